@@ -1,0 +1,161 @@
+"""Every error Bridle raises on purpose: one tree, each class with its kind, whether a retry can help, an HTTP status.
+
+Boundaries attribute (they raise the class that names whose fault it is); `gateway` maps to HTTP in one place and
+`rollouts.run` records in one place. A message says what was tried, what exists, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BridleError(Exception):
+    """Root. `kind` is the stable name written to records, `status` the HTTP status a gateway answers with."""
+
+    kind: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+# --- what a caller of the gateway did (4xx that official SDKs do not retry) -------------------------------------------
+
+
+class BadRequest(BridleError):
+    """The request cannot be understood or is not allowed as it stands."""
+
+    kind = "bad_request"
+    status = 400
+
+
+class PromptTooLong(BadRequest):
+    """The rendered prompt leaves no room for an answer in the model's context."""
+
+    kind = "prompt_too_long"
+
+    def __init__(self, tokens: int, maximum: int) -> None:
+        super().__init__(f"prompt is too long: {tokens} tokens > {maximum} maximum")
+        self.tokens = tokens
+        self.maximum = maximum
+
+
+class AccessDenied(BridleError):
+    """Unknown key, ended session, or a route this key may not use. 403 because clients retry 401."""
+
+    kind = "access_denied"
+    status = 403
+
+
+class SessionSealed(AccessDenied):
+    """The session is finished; nothing more can enter its record."""
+
+    kind = "session_sealed"
+
+
+class LimitReached(BridleError):
+    """A session used up one of its limits (turns, tokens, time). 403 ends every measured client at once."""
+
+    kind = "limit_reached"
+    status = 403
+
+
+class NotFound(BridleError):
+    kind = "not_found"
+    status = 404
+
+
+class Conflict(BridleError):
+    """The thing to be created exists already."""
+
+    kind = "conflict"
+    status = 409
+
+
+class BodyTooLarge(BridleError):
+    kind = "body_too_large"
+    status = 413
+
+
+# --- what a user of Bridle wrote -------------------------------------------------------------------------------------
+
+
+class ConfigError(BridleError):
+    """A setting, a name or a file of the user's is not usable as given."""
+
+    kind = "config"
+    status = 400
+
+
+class TaskError(ConfigError):
+    """A task file is broken: the message names file, line and key."""
+
+    kind = "task"
+
+
+class PatchRefused(BridleError):
+    """What the agent left behind cannot be taken as a patch: the agent's doing, so a grade of zero."""
+
+    kind = "patch_refused"
+
+
+class LogCorrupt(BridleError):
+    """A stored session log or case file fails its own checks."""
+
+    kind = "log_corrupt"
+
+
+class TemplateError(BridleError):
+    """The chat template refused the conversation or cannot be used token-exactly."""
+
+    kind = "template"
+    status = 400
+
+
+# --- infrastructure --------------------------------------------------------------------------------------------------
+
+
+class InfrastructureError(BridleError):
+    """Something outside the agent failed; a rollout that ends by it has no grade."""
+
+    kind = "infrastructure"
+    retryable = True
+    status = 503
+
+
+class EngineError(InfrastructureError):
+    """The engine failed to answer one request."""
+
+    kind = "engine"
+
+
+class EngineUnfit(InfrastructureError):
+    """The engine cannot deliver what training needs (ids, logprobs, stop ids); no retry will change that."""
+
+    kind = "engine_unfit"
+    retryable = False
+    status = 500
+
+
+class SandboxError(InfrastructureError):
+    kind = "sandbox"
+
+
+class HarnessError(InfrastructureError):
+    """An agent could not be installed or started."""
+
+    kind = "harness"
+
+
+class GraderError(InfrastructureError):
+    """The grader itself failed: no grade, not a zero."""
+
+    kind = "grader"
+
+
+class StageTimeout(InfrastructureError):
+    """A stage of a rollout ran past its budget."""
+
+    kind = "stage_timeout"
