@@ -1,0 +1,80 @@
+"""The contract every wire protocol fulfils: bytes and headers in, canonical values out, and back.
+
+Pure: no sockets, no clocks, no SDKs. One file per protocol implements it; `gateway` drives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol as Contract
+
+from bridle.errors import BridleError
+from bridle.messages import ModelRequest, Reply, Usage
+
+
+class Answer(Contract):
+    """Status, headers and body of one plain HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class ReplyStream(Contract):
+    """Encodes one streamed answer as SSE bytes. `index` numbers sibling draws (n > 1); protocols without them get 0.
+
+    Text and thinking may go out while the engine samples. Whatever a client could act on (a tool call, the end) is
+    encoded by `finish` alone, which the gateway calls only after the turn is recorded.
+    """
+
+    def start(self, usage: Usage) -> bytes:
+        """The opening events (usage.output is 0)."""
+        ...
+
+    def thinking(self, text: str, index: int = 0) -> bytes: ...
+
+    def text(self, text: str, index: int = 0) -> bytes: ...
+
+    def finish(self, replies: Sequence[Reply]) -> bytes:
+        """Everything not sent yet of every reply, including all tool calls, then the terminal events."""
+        ...
+
+    def ping(self) -> bytes:
+        """A keep-alive that every client ignores."""
+        ...
+
+    def error(self, error: BridleError) -> bytes:
+        """The protocol's own in-stream error; the stream ends after it."""
+        ...
+
+
+class Protocol(Contract):
+    """One wire protocol."""
+
+    name: str
+
+    def parse(self, body: bytes, headers: Mapping[str, str]) -> ModelRequest:
+        """-> the canonical request. Raises BadRequest, with the path of the offending key, for anything malformed.
+
+        `headers`: lower-cased names. Credentials are left out of the result.
+        """
+        ...
+
+    def encode(self, request: ModelRequest, replies: Sequence[Reply]) -> bytes:
+        """The JSON body of a non-streamed answer (one reply, or n sibling draws where the protocol knows n)."""
+        ...
+
+    def stream(self, request: ModelRequest, reply_id: str, signature: str = "") -> ReplyStream:
+        """`signature`: what the reply's Thinking parts will carry. It is needed before they are known, because a
+        thinking block is signed and closed as soon as text begins."""
+        ...
+
+    def error(self, error: BridleError) -> bytes:
+        """The JSON body of the protocol's native error."""
+        ...
+
+    def models(self, names: Sequence[str], context_length: int) -> bytes: ...
+
+    def token_count(self, tokens: int) -> bytes:
+        """The answer to the protocol's count-tokens call, where it has one."""
+        ...

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from bridle.errors import BadRequest
+from bridle.protocols import NAMES
+from bridle.protocols.base import Protocol
+from bridle.protocols.wire import kept_headers
+from bridle.registry import resolve
+
+PROTOCOLS: dict[str, Protocol] = {name: resolve("protocol", NAMES, name)() for name in NAMES}
+TOOL = {"name": "read", "description": "reads", "parameters": {"type": "object"}, "input_schema": {"type": "object"}}
+CALL = {"id": "callA1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+BODIES: dict[str, dict[str, Any]] = {
+    "anthropic": {
+        "model": "policy",
+        "max_tokens": 10,
+        "system": [{"type": "text", "text": "be brief"}],
+        "thinking": {"type": "enabled", "budget_tokens": 5},
+        "tools": [TOOL, {"type": "web_search_20250305", "name": "web_search"}],
+        "tool_choice": {"type": "tool", "name": "read"},
+        "output_config": {"format": {"type": "json_schema", "schema": {}}},
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "t", "signature": "s"},
+                    {"type": "tool_use", "id": "callA1", "name": "read", "input": {"a": [1]}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "callA1",
+                        "content": [{"type": "image", "source": {"type": "url", "url": "u"}}],
+                    }
+                ],
+            },
+        ],
+    },
+    "openai_chat": {
+        "model": "policy",
+        "stop": ["END"],
+        "stream_options": {"include_usage": True},
+        "tools": [{"type": "function", "function": TOOL}],
+        "tool_choice": {"type": "function", "function": {"name": "read"}},
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {}}},
+        "chat_template_kwargs": {"enable_thinking": True},
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO"}}]},
+            {"role": "assistant", "content": None, "reasoning": "t", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "callA1", "content": "done"},
+        ],
+    },
+}
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, value: Any) -> Any:
+    """`value` with one thing somewhere in it removed or replaced by anything."""
+    if not isinstance(value, dict | list) or not value or draw(st.integers(0, 5)) == 0:
+        return draw(json_values)
+    key = draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
+    copy = value.copy()
+    if draw(st.integers(0, 9)) == 0:
+        del copy[key]
+    else:
+        copy[key] = draw(damaged(value[key]))
+    return copy
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_an_undamaged_body_is_understood_without_notes_of_repair(name: str) -> None:
+    request = PROTOCOLS[name].parse(msgspec.json.encode(BODIES[name]), {})
+    assert request.protocol == name
+    assert "lone_surrogate" not in [note.what for note in request.notes]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_damaged_body_is_understood_or_refused_and_nothing_else(name: str, data: st.DataObject) -> None:
+    body = msgspec.json.encode(data.draw(damaged(BODIES[name])))
+    with contextlib.suppress(BadRequest):
+        PROTOCOLS[name].parse(body, {})
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_body_cut_or_garbled_anywhere_is_understood_or_refused(name: str, data: st.DataObject) -> None:
+    body = msgspec.json.encode(BODIES[name])
+    at = data.draw(st.integers(0, len(body) - 1))
+    garbled = body[:at] + data.draw(st.binary(max_size=3)) + body[at + data.draw(st.integers(0, 5)) :]
+    for broken in (body[:at], garbled):
+        with contextlib.suppress(BadRequest):
+            PROTOCOLS[name].parse(broken, {})
+
+
+def test_evidence_headers_stay_and_credentials_go() -> None:
+    kept = {"x-session-id": "1", "anthropic-beta": "2", "user-agent": "3", "session-id": "4", "thread-id": "5"}
+    gone = {
+        "authorization": "a",
+        "x-api-key": "b",
+        "x-goog-api-key": "c",
+        "cookie": "d",
+        "x-auth-token": "e",
+        "host": "f",
+    }
+    assert kept_headers(kept | gone) == kept
