@@ -1,0 +1,97 @@
+"""The contract every renderer fulfils: messages to token ids for one model, and sampled ids back to messages.
+
+A conversation is rendered in units: the root (tools, the leading system messages and the first message after them),
+then one unit per message, consecutive tool results together. Units and the generation prompt meet only at control
+tokens, so their ids can be computed apart and still be the ids of the whole; the start-up probe proves that or refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol as Contract
+
+import msgspec
+
+from bridle.messages import Message, Note, Tool
+from bridle.tokens import Ids, Vocabulary
+
+
+class TemplateFacts(msgspec.Struct, frozen=True):
+    """What the probe found out about one chat template.
+
+    `extendable`: units concatenate to the template's own rendering. `why_not` says what broke when they do not; then
+    every request is rendered whole and forks. `strips_reasoning`: the stock template drops earlier reasoning (under
+    history=keep the sampled ids stay all the same). `role_rules`: rules applied in place where the template raises.
+    """
+
+    fingerprint: str
+    extendable: bool
+    why_not: str = ""
+    strips_reasoning: bool = False
+    groups_tool_results: bool = False
+    root_depends_on_thinking: bool = False
+    has_tools: bool = True
+    role_rules: tuple[Note, ...] = ()
+
+
+class GenerationPrompt(msgspec.Struct, frozen=True):
+    """`thinking_open`: it ends inside an opened reasoning block."""
+
+    ids: Ids
+    thinking_open: bool
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="type"):
+    """What an incremental parse yields: more thinking or more text. Calls come with the finished message only."""
+
+
+class ThinkingDelta(Event, frozen=True, tag="thinking"):
+    text: str
+
+
+class TextDelta(Event, frozen=True, tag="text"):
+    text: str
+
+
+class ReplyParser(Contract):
+    """Parses one draw as it arrives. Thinking and text before the first call are passed on at once; from the first
+    possible start of a call on, everything waits for `finish`."""
+
+    def feed(self, ids: Sequence[int]) -> list[Event]: ...
+
+    def finish(self) -> tuple[Message, list[Event]]:
+        """-> the whole assistant message (calls without ids) and the thinking/text not yet passed on.
+
+        Text that was held back because it stood after a call is not among the events: it is in the message."""
+        ...
+
+
+class Renderer(Contract):
+    vocabulary: Vocabulary
+    facts: TemplateFacts
+    stop_ids: tuple[int, ...]
+    """Ids that end a turn."""
+    closing: Ids
+    """What the template puts between the end of an assistant message and the next unit, its closing token first."""
+
+    def root(self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None) -> Ids: ...
+
+    def unit(self, messages: Sequence[Message], before: Message | None, tools: Sequence[Tool]) -> Ids:
+        """Ids of one unit. `before`: the assistant message whose calls a tool-result unit answers.
+
+        Raises TemplateError (400) when the template cannot express the message."""
+        ...
+
+    def whole(self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None) -> Ids:
+        """The stock rendering of everything, without generation prompt: for templates that cannot be extended."""
+        ...
+
+    def generation(self, thinking: bool | None) -> GenerationPrompt: ...
+
+    def parser(self, thinking_open: bool, tools: Sequence[Tool]) -> ReplyParser: ...
+
+    def write(self, message: Message, thinking_open: bool) -> list[str | int]:
+        """The reply a model would sample for `message`: text pieces and control ids in order, closing token last.
+
+        Engines that answer from text encode the text pieces in whatever valid segmentation they like."""
+        ...

@@ -1,0 +1,195 @@
+"""A Hugging Face chat template, compiled once, and the form in which it wants a conversation.
+
+Knows text only: no tokens. The environment is the one `transformers` renders in, so a template gives the same text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import orjson
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from bridle.errors import ConfigError, TemplateError
+from bridle.messages import Image, Message, Tool
+
+Protect = Callable[[str], str]
+"""What is done to every body (text that is not the template's own) before the template sees it."""
+
+RENDER_DATE = datetime(2026, 1, 1)
+"""What `strftime_now` says unless told otherwise: a clock would give one group different prompts, and break every held
+prefix at midnight."""
+
+
+class ChatTemplate:
+    """`variables`: what the template may refer to by name (bos_token, eos_token ...)."""
+
+    def __init__(self, source: str, variables: Mapping[str, str], now: datetime = RENDER_DATE) -> None:
+        self.source = source
+        self.fingerprint = hashlib.sha256(source.encode()).hexdigest()[:16]
+        self._variables = dict(variables)
+        try:
+            self._compiled = _environment(now).from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ConfigError(f"the chat template does not compile, line {error.lineno}: {error.message}") from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        thinking: bool | None = None,
+        generation: bool = False,
+    ) -> str:
+        """`messages` and `tools` in Hugging Face form. Raises TemplateError with what the template said."""
+        switch = {} if thinking is None else {"enable_thinking": thinking}
+        try:
+            return self._compiled.render(
+                messages=list(messages),
+                tools=list(tools) or None,
+                documents=None,
+                add_generation_prompt=generation,
+                **self._variables,
+                **switch,
+            )
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"the chat template refused the conversation: {error.message}") from error
+        except (TypeError, KeyError, ValueError) as error:
+            # A template's own slip (an undefined concatenated, a number where it wants a string) surfaces as these.
+            raise TemplateError(f"the chat template failed on the conversation: {error}") from error
+
+
+def load_template(directory: Path, now: datetime = RENDER_DATE) -> ChatTemplate:
+    """From chat_template.jinja, or `chat_template` in tokenizer_config.json; of several, the one for tool use."""
+    config = read_json(directory / "tokenizer_config.json")
+    file = directory / "chat_template.jinja"
+    source = file.read_text() if file.is_file() else _named(config.get("chat_template"))
+    if not source:
+        raise ConfigError(
+            f"{directory} has no chat template: no chat_template.jinja, no `chat_template` in tokenizer_config.json. "
+            "Base models have none; name the directory of the instruct model or put a template there"
+        )
+    return ChatTemplate(source, special_tokens(config), now)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """-> the JSON object in a file of a model directory, {} when the file is not there."""
+    if not path.is_file():
+        return {}
+    try:
+        found: dict[str, Any] = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(f"{path} is no valid JSON: {error}") from error
+    return found
+
+
+def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """tokenizer_config.json -> {"eos_token": "<|im_end|>", ...}."""
+    found = {name: value for name, value in config.items() if name.endswith("_token")}
+    spelled = {name: value["content"] if isinstance(value, dict) else value for name, value in found.items()}
+    return {name: value for name, value in spelled.items() if isinstance(value, str)}
+
+
+def _named(templates: str | Sequence[Mapping[str, str]] | None) -> str | None:
+    if templates is None or isinstance(templates, str):
+        return templates
+    by_name = {entry["name"]: entry["template"] for entry in templates}
+    return by_name.get("tool_use") or by_name.get("default")
+
+
+# --- the form a template wants ----------------------------------------------------------------------------------------
+
+
+def message_form(message: Message, protect: Protect, tool_names: Mapping[str, str]) -> dict[str, Any]:
+    """`tool_names`: call id -> name, for templates that head a tool result with it."""
+    if any(isinstance(part, Image) for part in message.parts):
+        raise TemplateError("the message holds an image and this model reads text only; send it as text")
+    form: dict[str, Any] = {"role": message.role, "content": protect(message.text)}
+    if message.thinking:
+        form["reasoning_content"] = form["thinking"] = protect(message.thinking)
+    if message.calls:
+        form["tool_calls"] = [_call_form(call.id, call.name, call.arguments, protect) for call in message.calls]
+    if message.role == "tool":
+        form["tool_call_id"] = protect(message.call_id)
+        if message.call_id in tool_names:
+            form["name"] = protect(tool_names[message.call_id])
+    return form
+
+
+def _call_form(id: str, name: str, arguments: str, protect: Protect) -> dict[str, Any]:
+    try:
+        parsed = json.loads(arguments)
+    except json.JSONDecodeError:
+        parsed = None
+    shown = _protect_all(parsed, protect) if isinstance(parsed, dict) else protect(arguments)
+    return {"type": "function", "id": protect(id), "function": {"name": protect(name), "arguments": shown}}
+
+
+def tool_form(tool: Tool, protect: Protect) -> dict[str, Any]:
+    function = {
+        "name": protect(tool.name),
+        "description": protect(tool.description),
+        "parameters": _protect_all(tool.parameters, protect),
+    }
+    return {"type": "function", "function": function}
+
+
+def _protect_all(value: Any, protect: Protect) -> Any:
+    if isinstance(value, str):
+        return protect(value)
+    if isinstance(value, Mapping):
+        return {protect(key): _protect_all(item, protect) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_protect_all(item, protect) for item in value]
+    return value
+
+
+# --- the environment `transformers` renders in ------------------------------------------------------------------------
+
+
+class GenerationTag(Extension):
+    """`{% generation %}` marks what a model wrote; for rendering it is its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja declares it as an instance attribute
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+def _environment(now: datetime) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = now.strftime
+    return environment
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """json.dumps, but noncharacters stay as they are under `ensure_ascii`: they mark bodies (see spans)."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys)
+    if ensure_ascii:
+        return re.sub("[^\x00-\x7f\ufdd0-\ufdef]", lambda found: json.dumps(found.group())[1:-1], text)
+    return text

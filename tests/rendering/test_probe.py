@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bridle.rendering.base import TemplateFacts
+from bridle.rendering.chat_template import ChatTemplate
+from bridle.rendering.probe import find_roles, probe
+from bridle.rendering.template import TemplateRenderer
+from bridle.rendering.units import RoleRules, Units
+
+TURN = "{{- '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ (m.tool_calls | default('') | tojson) ~ '<|im_end|>\\n' }}"
+CHATML = (
+    f"{{%- for m in messages %}}{TURN}{{%- endfor %}}{{{{- '<|im_start|>assistant\\n' if add_generation_prompt }}}}"
+)
+Facts = Callable[[str], TemplateFacts]
+
+
+@pytest.fixture
+def facts_of(tiny: TemplateRenderer) -> Facts:
+    def facts(source: str) -> TemplateFacts:
+        template = ChatTemplate(source, {})
+        rules, notes = find_roles(template)
+        return probe(Units(tiny.vocabulary, template, rules), notes)
+
+    return facts
+
+
+def test_the_tiny_template_is_extended_and_known(tiny: TemplateRenderer) -> None:
+    facts = tiny.facts
+    assert (facts.extendable, facts.why_not) == (True, "")
+    assert facts.groups_tool_results
+    assert facts.has_tools
+    assert not facts.strips_reasoning
+    assert not facts.root_depends_on_thinking
+    assert [note.detail for note in facts.role_rules] == ["developer messages are rendered as system messages"]
+
+
+def test_a_plain_chatml_template_is_extended(facts_of: Facts) -> None:
+    facts = facts_of(CHATML)
+    assert facts.extendable
+    assert facts.strips_reasoning
+    assert not facts.has_tools
+    assert not facts.groups_tool_results
+
+
+STRIPPING = """
+{%- set ns = namespace(last=0) %}
+{%- for m in messages %}{%- if m.role == 'user' %}{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}
+{%- for m in messages %}
+    {%- set block = m.role == 'assistant' and loop.index0 > ns.last and (loop.last or m.reasoning_content) %}
+    {{- '<|im_start|>' ~ m.role ~ '\\n' }}
+    {{- '<think>\\n' ~ (m.reasoning_content or '') ~ '\\n</think>\\n\\n' if block }}
+    {{- m.content ~ (m.tool_calls | default('') | tojson) ~ '<|im_end|>\\n' }}
+{%- endfor %}
+{{- '<|im_start|>assistant\\n<think>\\n' if add_generation_prompt }}
+"""
+
+
+def test_a_template_that_strips_earlier_reasoning_and_opens_the_next_is_extended(facts_of: Facts) -> None:
+    facts = facts_of(STRIPPING)
+    assert facts.extendable, facts.why_not
+    assert facts.strips_reasoning
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (CHATML.replace("<|im_start|>", "### "), "does not begin with a control token"),
+        ("{{- '<|im_start|>' ~ (messages | length) }}" + CHATML, "not the conversation rendered whole"),
+        (
+            CHATML.replace("~ '<|im_end|>\\n'", "~ ('<|im_end|>\\n' if not loop.last else '<|im_end|>')"),
+            "does not begin with a control token",
+        ),
+        (CHATML.replace("m.role ~", "(m.role if loop.index < 4 else 'old') ~"), "not the conversation rendered whole"),
+        (CHATML.replace("assistant\\n' if", "assistant\\n' if messages[-1].role == 'user' and"), "rendered whole"),
+        (
+            "{% if messages | length > 6 %}{{ raise_exception('too long for me') }}{% endif %}" + CHATML,
+            "too long for me",
+        ),
+        (CHATML.replace("m.content ~", "(m.content if not tools else m.content[::-1]) ~"), "with tools"),
+        (
+            CHATML.replace("m.content ~", "(m.content ~ ('' if enable_thinking is not false else '/no')) ~"),
+            "thinking=False",
+        ),
+    ],
+    ids=[
+        "no control tokens",
+        "counts messages",
+        "last message open",
+        "renames old turns",
+        "prompts only after users",
+        "raises",
+        "depends on tools",
+        "depends on thinking",
+    ],
+)
+def test_a_template_that_cannot_be_extended_says_why(facts_of: Facts, source: str, why: str) -> None:
+    facts = facts_of(source)
+    assert not facts.extendable
+    assert why in facts.why_not
+
+
+STRICT = """
+{%- for m in messages %}
+    {%- if m.role == 'system' and not loop.first %}{{- raise_exception('system first') }}{%- endif %}
+    {%- if m.role == 'user' and loop.previtem is defined and loop.previtem.role == 'user' %}
+        {{- raise_exception('alternate') }}
+    {%- endif %}
+    TURN
+{%- endfor %}
+{{- '<|im_start|>assistant\\n' if add_generation_prompt }}
+""".replace("    TURN", TURN)
+
+
+def test_roles_a_template_refuses_get_rules_that_apply_in_place(facts_of: Facts) -> None:
+    facts = facts_of(STRICT)
+    assert facts.extendable, facts.why_not
+    assert [note.detail for note in facts.role_rules] == [
+        "developer messages are rendered as system messages",
+        "system messages that are not first are rendered as user messages",
+        "a second user message in a row is rendered as if an answer stood before it",
+    ]
+
+
+def test_a_role_that_is_left_out_silently_gets_a_rule_too() -> None:
+    def rules(roles: str) -> RoleRules:
+        return find_roles(ChatTemplate(CHATML.replace("in messages", f"in messages if m.role in {roles}"), {}))[0]
+
+    assert rules("('user', 'assistant') or m.role == 'no developer'") == RoleRules("system", "user")
+    assert rules("('user', 'assistant', 'system', 'developer')") == RoleRules("developer", "system")
+
+
+def test_a_root_that_shows_the_thinking_switch_is_told_apart(facts_of: Facts) -> None:
+    facts = facts_of(
+        "{{- '<|im_start|>think: ' ~ enable_thinking ~ '<|im_end|>' if enable_thinking is defined }}" + CHATML
+    )
+    assert facts.extendable, facts.why_not
+    assert facts.root_depends_on_thinking
+
+
+def test_facts_are_fingerprinted_by_template_and_vocabulary(
+    tiny: TemplateRenderer, tekken: TemplateRenderer, facts_of: Facts
+) -> None:
+    prints = {tiny.facts.fingerprint, tekken.facts.fingerprint, facts_of(CHATML).fingerprint}
+    assert len(prints) == 3
