@@ -1,0 +1,1 @@
+"""From a session's turn tree to training rows: the sample, built, credited, recorded and checked from outside."""

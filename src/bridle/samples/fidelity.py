@@ -1,0 +1,147 @@
+"""The record of how each turn's prompt came to be and what became of the tokens it sampled.
+
+Knows no tree: it is given what `linearize` counted and what the session noted. That trained and untrained tokens add up
+to the sampled ones is checked wherever such a record is made, when it is read back too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from bridle.messages import FinishReason, Kind, Note
+from bridle.samples.sample import Reason
+from bridle.sessions.echo import FORKS
+from bridle.sessions.match import Echo
+from bridle.sessions.session import TurnFacts
+from bridle.sessions.tree import Turn
+
+
+class Account(msgspec.Struct):
+    """What became of one turn's sampled tokens, while it is being counted. `samples`: indexes that account for some."""
+
+    sampled: int
+    reason: Reason | None = None
+    trained: int = 0
+    untrained: dict[Reason, int] = {}
+    samples: list[int] = []
+
+    def count(self, reason: Reason, tokens: int) -> None:
+        if tokens:
+            self.untrained[reason] = self.untrained.get(reason, 0) + tokens
+
+
+class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`reason`: why the turn as a whole does not train, None when it may. `held_tokens` of the prompt were spliced from
+    what was held, `new_tokens` rendered (both None when nobody recorded it). `forks`: the echoes that made the branch
+    leave what was held. `samples`: indexes of the samples that account for the draw."""
+
+    turn_id: str
+    kind: Kind
+    rule: str
+    finish_reason: FinishReason
+    prompt_tokens: int
+    held_tokens: int | None
+    new_tokens: int | None
+    echoes: tuple[Echo, ...]
+    forks: tuple[Echo, ...]
+    notes: tuple[Note, ...]
+    sampled: int
+    trained: int
+    reason: Reason | None
+    untrained: Mapping[Reason, int]
+    samples: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _balance(f"turn {self.turn_id}", self.sampled, self.trained, self.untrained)
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """`forced` is the part of `untrained` a script put in place. `echoes` by class, `kinds` in turns."""
+
+    turns: int
+    samples: int
+    sampled: int
+    trained: int
+    forced: int
+    untrained: Mapping[Reason, int]
+    echoes: Mapping[str, int]
+    forks: int
+    kinds: Mapping[Kind, int]
+
+    def __post_init__(self) -> None:
+        _balance("session", self.sampled, self.trained, self.untrained)
+
+
+class Fidelity(msgspec.Struct, frozen=True):
+    turns: tuple[TurnRecord, ...]
+    totals: Totals
+
+
+def record(
+    turns: Sequence[Turn],
+    prompts: Sequence[int],
+    accounts: Sequence[Account],
+    facts: Mapping[int, TurnFacts],
+    samples: int,
+) -> Fidelity:
+    """`prompts[i]`: length of turn i's prompt. Raises ValueError when a turn's account does not balance."""
+    records = tuple(
+        _turn(turn, prompt, account, facts.get(turn.seq))
+        for turn, prompt, account in zip(turns, prompts, accounts, strict=True)
+    )
+    return Fidelity(records, _totals(records, samples))
+
+
+def _turn(turn: Turn, prompt: int, account: Account, facts: TurnFacts | None) -> TurnRecord:
+    echoes = facts.echoes if facts else ()
+    return TurnRecord(
+        turn_id=turn.id,
+        kind=turn.kind,
+        rule=turn.rule,
+        finish_reason=turn.finish_reason,
+        prompt_tokens=prompt,
+        held_tokens=facts.held if facts else None,
+        new_tokens=facts.new if facts else None,
+        echoes=echoes,
+        forks=tuple(echo for echo in echoes if echo.echo in FORKS),
+        notes=facts.notes if facts else (),
+        sampled=account.sampled,
+        trained=account.trained,
+        reason=account.reason,
+        untrained=account.untrained,
+        samples=tuple(account.samples),
+    )
+
+
+def _totals(turns: Sequence[TurnRecord], samples: int) -> Totals:
+    untrained = _summed(turn.untrained for turn in turns)
+    return Totals(
+        turns=len(turns),
+        samples=samples,
+        sampled=sum(turn.sampled for turn in turns),
+        trained=sum(turn.trained for turn in turns),
+        forced=untrained.get("forced", 0),
+        untrained=untrained,
+        echoes=Counter(echo.echo for turn in turns for echo in turn.echoes),
+        forks=sum(len(turn.forks) for turn in turns),
+        kinds=Counter(turn.kind for turn in turns),
+    )
+
+
+def _summed(counts: Iterable[Mapping[Reason, int]]) -> dict[Reason, int]:
+    total: dict[Reason, int] = {}
+    for each in counts:
+        for reason, tokens in each.items():
+            total[reason] = total.get(reason, 0) + tokens
+    return total
+
+
+def _balance(what: str, sampled: int, trained: int, untrained: Mapping[Reason, int]) -> None:
+    if trained + sum(untrained.values()) != sampled:
+        raise ValueError(
+            f"{what}: {sampled} tokens sampled, but {trained} trained and {dict(untrained)} untrained; "
+            "every sampled token must be one or the other"
+        )
