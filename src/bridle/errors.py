@@ -155,7 +155,7 @@ class GraderError(InfrastructureError):
     kind = "grader"
 
 
-class StageTimeout(InfrastructureError):
-    """A stage of a rollout ran past its budget."""
+class WallClock(InfrastructureError):
+    """A rollout, or a stage of it, ran past its time."""
 
-    kind = "stage_timeout"
+    kind = "wall_clock"

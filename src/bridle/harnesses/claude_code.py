@@ -1,0 +1,106 @@
+"""Claude Code: Anthropic messages, streaming, sub-agents, compaction. Installed from npm; runs without Node."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from bridle.errors import HarnessError
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.install import installed, run_installer
+from bridle.messages import KindRule
+from bridle.sandboxes.base import Mount, Sandbox
+
+_PACKAGE = "@anthropic-ai/claude-code"
+
+# Nothing but the model is to be talked to; nothing in the prompt may change from request to request or run to run.
+_QUIET = {
+    "IS_SANDBOX": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_DISABLE_TERMINAL_TITLE": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_TELEMETRY": "1",
+    "DISABLE_ERROR_REPORTING": "1",
+    "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+    "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
+    "CLAUDE_CODE_DISABLE_GIT_INSTRUCTIONS": "1",
+    "DISABLE_PROMPT_CACHING": "1",
+    "ENABLE_TOOL_SEARCH": "false",
+}
+_MODEL_NAMES = (
+    "ANTHROPIC_MODEL",
+    "ANTHROPIC_SMALL_FAST_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+    "CLAUDE_CODE_SUBAGENT_MODEL",
+)
+
+
+class ClaudeCodeConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
+    """`auto_compact_tokens`: when the agent summarizes; it takes a model it does not know for one of a million tokens.
+    `thinking_tokens` 0: the agent asks for no thinking."""
+
+    auto_compact_tokens: int = 100_000
+    max_output_tokens: int = 8192
+    thinking_tokens: int = 0
+
+
+class ClaudeCode(Harness):
+    Config = ClaudeCodeConfig
+    protocol = "anthropic"
+    default_version = "2.1.328"
+    kind_rules = (
+        KindRule(
+            kind="compaction", name="compaction_instruction", last_user_contains="CRITICAL: Respond with TEXT ONLY"
+        ),
+        KindRule(kind="subagent", name="agent_id_header", header="x-claude-code-agent-id"),
+        KindRule(kind="auxiliary", name="no_tools", tools="none"),
+    )
+    artifacts = ("~/.claude/projects",)
+
+    def __init__(self, config: ClaudeCodeConfig) -> None:
+        self._config = config
+        self._version = config.version or self.default_version
+
+    async def install(self, cache: Path, log: Log) -> Installation:
+        async def build(folder: Path) -> None:
+            npm = shutil.which("npm")
+            if npm is None:
+                raise HarnessError(
+                    "npm not found: Claude Code is an npm package; install Node.js with npm, or take another agent"
+                )
+            # the package's own script only links the program that is already there
+            flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+            await run_installer([npm, "install", "--prefix", str(folder), *flags, f"{_PACKAGE}@{self._version}"], log)
+            _program(folder)
+
+        path = await installed(cache, "claude_code", self._version, build, log)
+        return Installation(self._version, str(_program(path)), (Mount(str(path), str(path)),))
+
+    def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
+        instruction = f"{sandbox.home}/.bridle/instruction.md"
+        return Recipe(
+            argv=(installation.path, "-p", "--output-format", "json", "--dangerously-skip-permissions"),
+            env={
+                **_QUIET,
+                **dict.fromkeys(_MODEL_NAMES, launch.model),
+                "ANTHROPIC_BASE_URL": launch.base_url("anthropic"),
+                "ANTHROPIC_API_KEY": launch.key,
+                "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(self._config.auto_compact_tokens),
+                "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(self._config.max_output_tokens),
+                "MAX_THINKING_TOKENS": str(self._config.thinking_tokens),
+                **self._config.env,
+            },
+            files={instruction: launch.instruction.encode()},
+            stdin=instruction,
+        )
+
+
+def _program(folder: Path) -> Path:
+    """npm leaves out the packages of other platforms, so there is one."""
+    found = sorted(folder.glob(f"node_modules/{_PACKAGE}-*/claude"))
+    if len(found) != 1:
+        held = ", ".join(str(path) for path in found) or "none"
+        raise HarnessError(f"Claude Code for this platform: expected one program below {folder}, found {held}")
+    return found[0]

@@ -1,0 +1,1 @@
+"""What is attempted. `base` holds the values, each other file reads one format of task files."""

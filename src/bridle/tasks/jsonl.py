@@ -1,0 +1,141 @@
+"""Tasks from a file: one JSON object per line (.jsonl), or one mapping or a list of them (.json, .yaml, .yml).
+
+Every error names the file, the line (the task's number in .json and .yaml), the key, and what was expected there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import yaml
+
+from bridle.errors import TaskError
+from bridle.tasks.base import Budgets, Spec, Task, Workspace
+
+_FORMATS = (".jsonl", ".json", ".yaml", ".yml")
+_FOLDER_FILES = tuple(f"tasks{suffix}" for suffix in _FORMATS)
+_STRUCTS: dict[str, type[msgspec.Struct]] = {
+    "": Task,
+    "workspace": Workspace,
+    "budgets": Budgets,
+    "grader": Spec,
+    "harness": Spec,
+    "sandbox": Spec,
+}
+
+
+def load(path: Path) -> list[Task]:
+    """`path`: a task file, or a folder that holds tasks.jsonl (or .json, .yaml, .yml). At least one task, ids unique.
+
+    `workspace.path` and `script` are taken relative to the file. Raises TaskError.
+    """
+    file = _task_file(path)
+    tasks: list[Task] = []
+    places: dict[str, str] = {}
+    for place, row in _rows(file):
+        task = _task(row, place, file.parent.resolve())
+        if task.id in places:
+            raise TaskError(f'{place}: id: "{task.id}" is taken by the task at {places[task.id]}; ids must differ')
+        places[task.id] = place
+        tasks.append(task)
+    if not tasks:
+        raise TaskError(f"{file}: no task in it; expected at least one")
+    return tasks
+
+
+def _task_file(path: Path) -> Path:
+    if path.is_dir():
+        held = [path / name for name in _FOLDER_FILES if (path / name).is_file()]
+        if len(held) != 1:
+            found = ", ".join(file.name for file in held) or "none"
+            raise TaskError(f"{path}: expected exactly one of {', '.join(_FOLDER_FILES)} in this folder, found {found}")
+        return held[0]
+    if not path.is_file():
+        raise TaskError(f"{path}: there is no such task file or folder")
+    if path.suffix not in _FORMATS:
+        raise TaskError(f'{path}: expected a file that ends in {", ".join(_FORMATS)}, got "{path.suffix}"')
+    return path
+
+
+def _rows(file: Path) -> Iterator[tuple[str, object]]:
+    """-> (where, the mapping as read) of every task."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{file}: expected UTF-8 text: {error}") from error
+    if file.suffix == ".jsonl":
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                yield f"{file}:{number}", _json(line, f"{file}:{number}")
+        return
+    held = _json(text, str(file)) if file.suffix == ".json" else _yaml(text, file)
+    for number, row in enumerate(held if isinstance(held, list) else [held], start=1):
+        yield f"{file}: task {number}", row
+
+
+def _json(text: str, place: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{place}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+
+
+def _yaml(text: str, file: Path) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise TaskError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+
+
+def _task(row: object, place: str, folder: Path) -> Task:
+    if not isinstance(row, dict):
+        raise TaskError(f"{place}: expected one task as an object of keys, got {type(row).__name__}")
+    try:
+        task = msgspec.convert(row, Task)
+    except msgspec.ValidationError as error:
+        raise TaskError(f"{place}: {_explained(str(error), row)}") from error
+    except TaskError as error:
+        raise TaskError(f"{place}: {error.message}") from error
+    workspace = _existing(folder, task.workspace.path, f"{place}: workspace.path", folder_wanted=True)
+    script = None
+    if task.script is not None:
+        script = _existing(folder, task.script, f"{place}: script", folder_wanted=False)
+    return msgspec.structs.replace(
+        task, workspace=msgspec.structs.replace(task.workspace, path=workspace), script=script
+    )
+
+
+def _existing(folder: Path, given: str, place: str, *, folder_wanted: bool) -> str:
+    path = (folder / given).resolve()
+    if not (path.is_dir() if folder_wanted else path.is_file()):
+        raise TaskError(f"{place}: expected a {'folder' if folder_wanted else 'file'}, there is none at {path}")
+    return str(path)
+
+
+def _explained(message: str, row: dict[Any, Any]) -> str:
+    """msgspec's 'Object contains unknown field `x` - at `$.budgets`' -> 'budgets.x: unknown key; did you mean …'."""
+    problem, _, where = message.partition(" - at `$")
+    where = where.rstrip("`").removeprefix(".")
+    if unknown := re.search(r"unknown field `(.*)`", problem):
+        fields = _STRUCTS[where].__struct_encode_fields__
+        close = difflib.get_close_matches(unknown[1], fields, n=1)
+        hint = f'did you mean "{close[0]}"? ' if close else ""
+        return f"{_join(where, unknown[1])}: unknown key; {hint}There are: {', '.join(fields)}"
+    if missing := re.search(r"missing required field `(.*)`", problem):
+        held = ", ".join(map(str, row[where] if where else row)) or "no others"
+        return f"{_join(where, missing[1])}: missing; expected this key beside {held}"
+    if problem.startswith("Invalid enum value"):
+        owner, _, key = where.rpartition(".")
+        allowed = get_args(get_type_hints(_STRUCTS[owner])[key])
+        return f"{where}: expected one of {', '.join(allowed)}, got{problem.removeprefix('Invalid enum value')}"
+    return f"{where}: {problem[0].lower()}{problem[1:]}"
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key

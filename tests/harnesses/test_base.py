@@ -1,0 +1,111 @@
+"""How any agent is launched, shown with programs that are no agents."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from bridle.errors import HarnessError
+from bridle.harnesses.base import Installation, Outcome
+from bridle.harnesses.command import CommandConfig, CommandHarness
+
+NOTHING = Installation("1")
+
+
+async def run(sandbox, launch, *argv: str, **options) -> Outcome:
+    return await CommandHarness(CommandConfig(argv=argv, **options)).launch(sandbox, NOTHING, launch)
+
+
+async def test_the_instruction_is_at_stdin_and_the_output_in_the_logs(new_sandbox, make_launch) -> None:
+    launch = make_launch()
+    outcome = await run(await new_sandbox(), launch, "sh", "-c", "cat; pwd >&2")
+    assert (outcome.finish, outcome.exit_code, outcome.signal) == ("finished", 0, None)
+    assert (launch.logs / "stdout").read_text() == launch.instruction
+    assert (launch.logs / "stderr").read_text().endswith("/workspace\n")
+
+
+def command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+async def test_the_key_is_in_the_environment_and_in_no_process_list(new_sandbox, make_launch) -> None:
+    launch = make_launch(time_budget_s=1.0)
+    sandbox = await new_sandbox()
+    running = asyncio.create_task(run(sandbox, launch, "sh", "-c", 'echo "$OPENAI_API_KEY"; sleep 30'))
+    shown = b""
+    while b"sleep\x0030" not in shown:
+        await asyncio.sleep(0.02)
+        shown = b"".join(map(command_line, Path("/proc").glob("[0-9]*")))
+    assert launch.key.encode() not in shown
+    assert b"quoted" not in shown
+    assert (await running).finish == "time_budget"
+    assert (launch.logs / "stdout").read_text() == f"{launch.key}\n"
+
+
+async def test_the_instruction_file_is_the_agents_alone(new_sandbox, make_launch) -> None:
+    launch = make_launch()
+    await run(await new_sandbox(), launch, "sh", "-c", 'stat -c %a "$1"; cat "$1"', "sh", "{instruction_file}")
+    assert (launch.logs / "stdout").read_text() == f"600\n{launch.instruction}"
+    assert stat.S_IMODE(os.stat(launch.logs).st_mode) & 0o200
+
+
+@pytest.mark.parametrize(
+    ("script", "finish", "exit_code", "signal"),
+    [
+        ("exit 0", "finished", 0, None),
+        ("exit 3", "agent_error", 3, None),
+        ("exit 137", "agent_error", 137, None),
+        ("exit 127", "agent_error", 127, None),
+        ("kill -9 $$", "killed", None, 9),
+        ("kill -TERM $$", "killed", None, 15),
+    ],
+)
+async def test_exit_codes_and_signals_are_kept_apart(
+    script, finish, exit_code, signal, new_sandbox, make_launch
+) -> None:
+    outcome = await run(await new_sandbox(), make_launch(), "sh", "-c", script)
+    assert (outcome.finish, outcome.exit_code, outcome.signal) == (finish, exit_code, signal)
+
+
+async def test_an_agent_out_of_time_is_dead_with_all_it_started(new_sandbox, make_launch) -> None:
+    sandbox = await new_sandbox()
+    script = "setsid sh -c 'while :; do date +%N >>alive; sleep 0.01; done' & sleep 60"
+    outcome = await run(sandbox, make_launch(time_budget_s=0.5), "sh", "-c", script)
+    assert (outcome.finish, outcome.exit_code, outcome.signal) == ("time_budget", None, None)
+    assert 0.4 < outcome.seconds < 10
+    before = await sandbox.read(f"{sandbox.workspace}/alive")
+    await asyncio.sleep(0.1)
+    assert before == await sandbox.read(f"{sandbox.workspace}/alive")
+
+
+async def test_a_cancelled_launch_leaves_no_agent(new_sandbox, make_launch) -> None:
+    sandbox = await new_sandbox()
+    script = "while :; do date +%N >>alive; sleep 0.01; done"
+    running = asyncio.create_task(run(sandbox, make_launch(), "sh", "-c", script))
+    while not (await sandbox.exec(["test", "-s", "alive"])).ok:
+        pass
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    before = await sandbox.read(f"{sandbox.workspace}/alive")
+    await asyncio.sleep(0.1)
+    assert before == await sandbox.read(f"{sandbox.workspace}/alive")
+
+
+async def test_a_program_that_is_not_there_never_started(new_sandbox, make_launch) -> None:
+    outcome = await run(await new_sandbox(), make_launch(), "no-such-agent")
+    assert outcome.finish == "never_started"
+    assert outcome.detail == 'there is no program "no-such-agent" in the sandbox'
+
+
+def test_a_missing_base_url_says_which_there_are(make_launch) -> None:
+    launch = make_launch(base_urls={"anthropic": "x"})
+    with pytest.raises(HarnessError, match='"openai"; the session has: anthropic'):
+        launch.base_url("openai")

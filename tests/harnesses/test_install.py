@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from bridle.errors import HarnessError
+from bridle.harnesses.install import installed, run_installer
+
+HOLD_LOCK = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+async def test_whoever_asks_at_the_same_time_gets_one_installation(tmp_path: Path) -> None:
+    builds = 0
+
+    async def build(folder: Path) -> None:
+        nonlocal builds
+        builds += 1
+        await asyncio.sleep(0.05)
+        (folder / "agent").write_text("x")
+
+    lines: list[str] = []
+    asked = [installed(tmp_path, "agent", "1.0", build, lines.append) for _ in range(5)]
+    paths = await asyncio.gather(*asked)
+    assert set(paths) == {tmp_path / "agent" / "1.0"}
+    assert (paths[0] / "agent").exists()
+    assert builds == 1
+    assert lines.count("waiting for another process that installs agent 1.0") == 4
+    await installed(tmp_path, "agent", "1.0", build, lines.append)
+    assert builds == 1
+
+
+async def test_an_installation_that_failed_is_not_there_and_is_done_anew(tmp_path: Path) -> None:
+    async def broken(folder: Path) -> None:
+        (folder / "half").write_text("x")
+        raise HarnessError("no network")
+
+    async def build(folder: Path) -> None:
+        (folder / "whole").write_text("x")
+
+    with pytest.raises(HarnessError, match="no network"):
+        await installed(tmp_path, "agent", "1.0", broken, print)
+    assert not (tmp_path / "agent" / "1.0").exists()
+    path = await installed(tmp_path, "agent", "1.0", build, print)
+    assert [file.name for file in path.iterdir()] == ["whole"]
+
+
+async def test_another_process_that_installs_is_waited_for_until_it_is_dead(tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    lock = tmp_path / "agent" / ".1.0.lock"
+    holder = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLD_LOCK, str(lock), stdout=asyncio.subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    await holder.stdout.readline()
+
+    async def build(folder: Path) -> None:
+        pass
+
+    lines: list[str] = []
+    waiting = asyncio.create_task(installed(tmp_path, "agent", "1.0", build, lines.append))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    assert lines == ["waiting for another process that installs agent 1.0"]
+    holder.kill()
+    await holder.wait()
+    assert (await waiting).is_dir()
+
+
+async def test_a_version_is_no_path_and_no_option(tmp_path: Path) -> None:
+    for version in ("../x", "-r", "1 2", "", "1;2"):
+        with pytest.raises(HarnessError, match="no version"):
+            await installed(tmp_path, "agent", version, lambda _: asyncio.sleep(0), print)
+
+
+async def test_an_installer_reports_its_lines_and_its_last_ones_when_it_fails() -> None:
+    lines: list[str] = []
+    await run_installer(["/bin/sh", "-c", "echo one; echo two >&2"], lines.append)
+    assert lines == ["one", "two"]
+    with pytest.raises(HarnessError, match="ended with 4:\nbecause"):
+        await run_installer(["/bin/sh", "-c", "echo because; exit 4"], lines.append)
+
+
+async def test_a_cancelled_installer_is_dead_with_all_it_started(tmp_path: Path) -> None:
+    script = f"while :; do date +%N >>{tmp_path}/alive; sleep 0.01; done & wait"
+    running = asyncio.create_task(run_installer(["/bin/sh", "-c", script], print))
+    while not (tmp_path / "alive").exists():
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    before = (tmp_path / "alive").read_bytes()
+    await asyncio.sleep(0.1)
+    assert (tmp_path / "alive").read_bytes() == before
