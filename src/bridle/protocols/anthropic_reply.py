@@ -142,9 +142,19 @@ def _block(part: Part) -> dict[str, Any]:
         case Thinking():
             return {"type": "thinking", "thinking": part.text, "signature": part.signature}
         case ToolCall():
-            return {"type": "tool_use", "id": part.id, "name": part.name, "input": msgspec.Raw(part.arguments.encode())}
+            return {"type": "tool_use", "id": part.id, "name": part.name, "input": msgspec.Raw(_input(part).encode())}
         case Image():
             raise ValueError("an assistant message of this protocol holds no image")
+
+
+def _input(call: ToolCall) -> str:
+    """The arguments, exactly as sampled where they are an object. This protocol can carry nothing else: official clients
+    fail on it, so what was sampled goes into the one key Anthropic's own documentation names for that."""
+    try:
+        msgspec.json.decode(call.arguments, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return msgspec.json.encode({"INVALID_JSON": call.arguments}).decode()
+    return call.arguments
 
 
 def _whole_block(index: int, part: Part) -> bytes:
@@ -156,7 +166,7 @@ def _whole_block(index: int, part: Part) -> bytes:
             return opened + _signed(index, part.signature) + _stop(index)
         case ToolCall():
             opened = _start(index, ToolCall(part.id, part.name, "{}"))
-            return opened + _change(index, {"type": "input_json_delta", "partial_json": part.arguments}) + _stop(index)
+            return opened + _change(index, {"type": "input_json_delta", "partial_json": _input(part)}) + _stop(index)
         case Image():
             raise ValueError("an assistant message of this protocol holds no image")
 

@@ -1,0 +1,291 @@
+"""Where a request hangs in the turn tree: which held ids it provably extends and what has to be rendered behind them.
+
+Matching walks from the root; a node matches only as a child of the node matched before it. Nothing is healed: where the
+request stops being an extension of what is held, the rest becomes new nodes and the match says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Literal
+
+import msgspec
+
+from bridle.errors import BadRequest
+from bridle.messages import Image, Message, ModelRequest, Note, Text, Tool, ToolCall
+from bridle.sessions.echo import FORKS, EchoClass, classify
+from bridle.sessions.tree import ROOT, Tree, Turn
+
+PIECES = 64
+"""Messages in a row that are tried as one draw; more than any agent splits a turn into."""
+
+
+class Echo(msgspec.Struct, frozen=True):
+    """How one draw came back in this request. `turn` is -1 for foreign messages."""
+
+    turn: int
+    echo: EchoClass
+    transplanted: bool = False
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One node to add. `messages` are rendered as a unit, or, when `turn` ≥ 0, that draw's ids are put there.
+
+    `before`: the assistant message whose calls a unit of tool results answers."""
+
+    key: bytes
+    unit: Literal["root", "message", "results", "assistant", "transplant"]
+    messages: tuple[Message, ...] = ()
+    before: Message | None = None
+    turn: int = -1
+
+
+class Match(msgspec.Struct, frozen=True):
+    """`base`: the deepest node this request extends (ROOT: none). `steps`: what follows it, in order."""
+
+    base: int
+    steps: tuple[Step, ...]
+    echoes: tuple[Echo, ...]
+    notes: tuple[Note, ...]
+
+
+def match(tree: Tree, request: ModelRequest, root_variant: str = "", insert_missing: bool = True) -> Match:
+    """Matches `request` against `tree`.
+
+    `root_variant` goes into the root's key (what else its rendering depends on). `insert_missing`: calls nobody
+    answered get an explicit empty result, for templates that pair results with calls by order. Raises BadRequest.
+    """
+    return _Walk(tree, insert_missing).run(request, root_variant)
+
+
+def digest(request: ModelRequest) -> bytes:
+    """Equal for the same request sent again: conversation, tools and wishes, without per-request noise."""
+    state = blake2b(digest_size=16)
+    state.update(request.model.encode())
+    state.update(msgspec.msgpack.encode((request.wishes, request.thinking, request.response_schema)))
+    state.update(_tools_key(request.tools))
+    for message in request.messages:
+        state.update(_content(message, with_identity=True))
+    return state.digest()
+
+
+class _Walk:
+    """One pass over a request's messages. `node` is the last matched node while `on_tree`, afterwards it stays."""
+
+    def __init__(self, tree: Tree, insert_missing: bool) -> None:
+        self.tree = tree
+        self.insert_missing = insert_missing
+        self.node = ROOT
+        self.on_tree = True
+        self.steps: list[Step] = []
+        self.echoes: list[Echo] = []
+        self.notes: list[Note] = []
+        self.before: Message | None = None
+        self.open_calls: list[str] = []
+
+    def run(self, request: ModelRequest, root_variant: str) -> Match:
+        messages = request.messages
+        at = self._root(request, root_variant)
+        while at < len(messages):
+            role = messages[at].role
+            if role == "tool":
+                at = self._results(messages, at)
+            else:
+                self._close_calls(messages, at)
+                at = self._assistant(messages, at) if role == "assistant" else self._message(messages, at)
+        self._close_calls(messages, at)
+        return Match(self.node, tuple(self.steps), tuple(self.echoes), (*request.notes, *self.notes))
+
+    def _root(self, request: ModelRequest, variant: str) -> int:
+        """Tools, leading system messages and the first message behind them are rendered as one."""
+        messages = request.messages
+        end = 0
+        while end < len(messages) and messages[end].role in ("system", "developer"):
+            end += 1
+        first = messages[end].role if end < len(messages) else ""
+        if first == "user" or (first == "assistant" and end == 0):
+            end += 1
+        key = _key(b"root", variant.encode(), _tools_key(request.tools), *map(_content, messages[:end]))
+        new = self._advance(Step(key, "root", messages[:end]))
+        if first == "assistant" and end == 1:
+            self.echoes += [Echo(-1, "foreign")] if new else []
+            self._said(messages[0])
+        return end
+
+    def _message(self, messages: Sequence[Message], at: int) -> int:
+        self._advance(Step(_key(b"message", _content(messages[at])), "message", (messages[at],)))
+        return at + 1
+
+    def _results(self, messages: Sequence[Message], at: int) -> int:
+        """The contiguous results of one turn, put in the order of its calls."""
+        end = at
+        while end < len(messages) and messages[end].role == "tool":
+            end += 1
+        order = {call.id: rank for rank, call in enumerate(self.before.calls)} if self.before else {}
+        for index in range(at, end):
+            if messages[index].call_id not in order:
+                known = ", ".join(order) or "none"
+                raise BadRequest(
+                    f"messages[{index}]: tool result for unknown call {messages[index].call_id!r}; "
+                    f"calls of the turn before it: {known}"
+                )
+        results = sorted(messages[at:end], key=lambda message: order[message.call_id])
+        reordered = results != list(messages[at:end])
+        answered = {message.call_id for message in results}
+        self.open_calls = [name for name in self.open_calls if name not in answered]
+        if missing := self._missing(messages, end):
+            results = sorted([*results, *missing], key=lambda message: order[message.call_id])
+        self._add_results(results, reordered, missing)
+        return end
+
+    def _close_calls(self, messages: Sequence[Message], at: int) -> None:
+        """Calls of a turn that nothing answers, when no result stood at all behind it."""
+        if missing := self._missing(messages, at):
+            self._add_results(missing, False, missing)
+
+    def _missing(self, messages: Sequence[Message], at: int) -> list[Message]:
+        if not self.open_calls or not self.insert_missing:
+            return []
+        later = set()
+        for message in messages[at:]:
+            if message.role == "assistant":
+                break
+            later.add(message.call_id)
+        missing = [name for name in self.open_calls if name not in later]
+        self.open_calls = [name for name in self.open_calls if name in later]
+        return [Message("tool", (Text(""),), call_id=name) for name in missing]
+
+    def _add_results(self, results: Sequence[Message], reordered: bool, missing: Sequence[Message]) -> None:
+        calls = [call.id for call in self.before.calls] if self.before else []
+        parts = [_key(str(calls.index(message.call_id)).encode(), _content(message)) for message in results]
+        if not self._advance(Step(_key(b"results", *parts), "results", tuple(results), self.before)):
+            return
+        if reordered:
+            self.notes.append(Note("reordered", f"{len(results)} tool results put in the order of their calls"))
+        if missing:
+            unanswered = ", ".join(message.call_id for message in missing)
+            self.notes.append(Note("inserted", f"empty results for unanswered calls {unanswered}"))
+
+    def _assistant(self, messages: Sequence[Message], at: int) -> int:
+        """A draw that came back, whole or split over several messages, or context."""
+        end = at + 1
+        while end < len(messages) and messages[end].role == "assistant":
+            end += 1
+        # The longest first: the first piece of a split draw may equal another draw. Without a bound on the pieces, a
+        # request of nothing but assistant messages would cost their cube.
+        for stop in range(min(end, at + self._most_pieces(messages[at:end])), at, -1):
+            echoed = _merged(messages[at:stop])
+            if found := self._find(echoed):
+                turn, echo = found
+                self._splice(turn, "split" if stop > at + 1 else echo)
+                return stop
+        self._foreign(messages[at])
+        return at + 1
+
+    def _most_pieces(self, echoed: Sequence[Message]) -> int:
+        """Into how many messages a draw that may begin here can have been split: one a part."""
+        turns = [self._identified(message) for message in echoed[:PIECES]] if len(echoed) > 1 else []
+        held = self.tree.draws(self.node) if self.on_tree and len(echoed) > 1 else []
+        parts = [len(turn.message.parts) for turn in (*turns, *held) if turn is not None and turn.message is not None]
+        return max(1, min(PIECES, max(parts, default=1)))
+
+    def _find(self, echoed: Message) -> tuple[Turn, EchoClass] | None:
+        """The draw `echoed` provably is."""
+        if (turn := self._identified(echoed)) is not None:
+            assert turn.message is not None
+            echo = classify(turn.message, echoed)
+            return None if echo in FORKS else (turn, echo)
+        if not self.on_tree:
+            return None
+        equal = [
+            (turn, echo)
+            for turn in self.tree.draws(self.node)
+            if turn.message is not None and len(turn.sampled) and (echo := classify(turn.message, echoed)) not in FORKS
+        ]
+        if not equal:
+            return None
+        turn, echo = max(equal, key=lambda pair: (pair[0].delivered, pair[0].seq))
+        return turn, "ambiguous" if len(equal) > 1 else echo
+
+    def _identified(self, echoed: Message) -> Turn | None:
+        for call in echoed.calls:
+            if (seq := self.tree.turn_by_call.get(call.id)) is not None:
+                return self.tree.turns[seq]
+        for signature in echoed.signatures:
+            if (seq := self.tree.turn_by_signature.get(signature)) is not None:
+                return self.tree.turns[seq]
+        return None
+
+    def _splice(self, turn: Turn, echo: EchoClass) -> None:
+        if self.on_tree and turn.parent == self.node:
+            self.echoes.append(Echo(turn.seq, echo))
+            self.node = turn.end
+        elif self._advance(Step(_key(b"transplant", str(turn.seq).encode()), "transplant", turn=turn.seq)):
+            self.echoes.append(Echo(turn.seq, echo, transplanted=True))
+        self._said(turn.message)
+
+    def _foreign(self, echoed: Message) -> None:
+        turn = self._identified(echoed)
+        if turn is None and self.on_tree and (draws := self.tree.draws(self.node)):
+            turn = draws[-1]
+        if self._advance(Step(_key(b"assistant", _content(echoed)), "assistant", (echoed,))):
+            if turn is not None and turn.message is not None:
+                self.echoes.append(Echo(turn.seq, classify(turn.message, echoed)))
+            else:
+                self.echoes.append(Echo(-1, "foreign"))
+        self._said(echoed)
+
+    def _said(self, message: Message | None) -> None:
+        self.before = message
+        self.open_calls = [call.id for call in message.calls] if message else []
+
+    def _advance(self, step: Step) -> bool:
+        """-> whether the step is new: what is held already was told when it came."""
+        if self.on_tree and (child := self._child(step.key)) is not None:
+            self.node = child
+            return False
+        self.on_tree = False
+        self.steps.append(step)
+        return True
+
+    def _child(self, key: bytes) -> int | None:
+        """A continuation may hang behind a draw or, where its stop id disagreed, before the stop."""
+        child = self.tree.child(self.node, key)
+        if child is None and self.node != ROOT:
+            node = self.tree.nodes[self.node]
+            if node.origin == "sampled" and node.offset > 0:
+                return self.tree.child(node.parent, key)
+        return child
+
+
+def _merged(messages: Sequence[Message]) -> Message:
+    if len(messages) == 1:
+        return messages[0]
+    return Message("assistant", tuple(part for message in messages for part in message.parts))
+
+
+def _key(*parts: bytes) -> bytes:
+    state = blake2b(digest_size=16)
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.digest()
+
+
+def _tools_key(tools: Sequence[Tool]) -> bytes:
+    return _key(msgspec.msgpack.encode(tools)) if tools else b""
+
+
+def _content(message: Message, with_identity: bool = False) -> bytes:
+    """The canonical content of a message: what its rendering depends on, and with `with_identity` its ids too."""
+    images = [part.data for part in message.parts if isinstance(part, Image)]
+    calls = [
+        (call.name, call.arguments, call.id if with_identity else "")
+        for call in message.parts
+        if isinstance(call, ToolCall)
+    ]
+    identity = message.call_id if with_identity else ""
+    return msgspec.msgpack.encode(
+        (message.role, message.text, message.thinking, images, calls, message.is_error, identity)
+    )

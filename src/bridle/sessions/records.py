@@ -1,0 +1,134 @@
+"""The records of a session log: one per thing that happened, enough to rebuild the session and nothing derivable.
+
+Arrays travel as little-endian bytes (int32 ids, float32 logprobs).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from bridle.errors import LogCorrupt
+from bridle.messages import FinishReason, Kind, KindRule, Message, Note
+from bridle.sessions.match import Echo
+from bridle.sessions.tree import Origin, TurnReason
+from bridle.tokens import Ids
+
+LOG_VERSION = 1
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Ends of a session, 0 = none. Reaching one refuses the next turn; it is an end the agent caused."""
+
+    turns: int = 200
+    sampled_tokens: int = 0
+    context_tokens: int = 0
+    """Prompt and answer together; the engine's own context length applies in any case."""
+
+
+class TrainingSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a training session samples, whatever the client wished: the full distribution at one temperature."""
+
+    temperature: float = 1.0
+    max_tokens: int = 8192
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise ValueError("sampling.temperature must be > 0: a greedy draw has no logprob to train on")
+
+
+class SessionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    sampling: TrainingSampling = TrainingSampling()
+    limits: Limits = Limits()
+    kind_rules: tuple[KindRule, ...] = ()
+    history: Literal["keep"] = "keep"
+    metadata: dict[str, str] = {}
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    session: str
+    model: str
+    renderer: str
+    """Fingerprint of vocabulary and template."""
+    options: SessionOptions
+    at: float
+    version: int = LOG_VERSION
+
+
+class NewNode(msgspec.Struct, frozen=True):
+    key: bytes
+    origin: Origin
+    ids: bytes
+    turn: int = -1
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """A request was matched and rendered; written before sampling. `before_stop`: the first node leaves `base`, a draw,
+    before its stop id."""
+
+    seq: int
+    id: str
+    base: int
+    before_stop: bool
+    nodes: tuple[NewNode, ...]
+    lead: bytes
+    kind: Kind
+    rule: str
+    digest: bytes
+    echoes: tuple[Echo, ...]
+    notes: tuple[Note, ...]
+    at: float
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """What was sampled; written before the client receives anything it could act on."""
+
+    seq: int
+    ids: bytes
+    logprobs: bytes | None
+    finish_reason: FinishReason
+    versions: tuple[tuple[int, int], ...]
+    message: Message
+    stop_id: int | None
+    reason: TurnReason | None
+    at: float
+
+
+class Delivery(msgspec.Struct, frozen=True, tag="delivery"):
+    """Whether the client had the turn; the last one of a turn holds. None written means delivered."""
+
+    seq: int
+    delivered: bool
+
+
+class Sealed(msgspec.Struct, frozen=True, tag="sealed"):
+    cause: str
+    at: float
+
+
+Record = Opened | Started | Finished | Delivery | Sealed
+
+
+def pack_ids(ids: Ids) -> bytes:
+    return ids.astype("<i4", copy=False).tobytes()
+
+
+def unpack_ids(data: bytes) -> Ids:
+    return _unpack(data, "<i4").astype(np.int32, copy=False)
+
+
+def pack_logprobs(values: np.ndarray) -> bytes:
+    return values.astype("<f4", copy=False).tobytes()
+
+
+def unpack_logprobs(data: bytes) -> np.ndarray:
+    return _unpack(data, "<f4").astype(np.float32, copy=False)
+
+
+def _unpack(data: bytes, kind: str) -> np.ndarray:
+    if len(data) % 4:
+        raise LogCorrupt(f"an array of {len(data)} bytes is not made of 4-byte values")
+    return np.frombuffer(data, kind)

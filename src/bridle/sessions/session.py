@@ -1,0 +1,297 @@
+"""A session as a fold over its records: what was asked, what was sampled, what the client had.
+
+Pure: records go to a `sink` before they change anything, so that a log written by the sink is always at least as new as
+the state. Times are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+
+import msgspec
+import numpy as np
+
+from bridle.errors import LimitReached, LogCorrupt, SessionSealed
+from bridle.messages import FinishReason, Message, ModelRequest, Note, Thinking, ToolCall, kind_of
+from bridle.sessions.echo import FORKS
+from bridle.sessions.match import Echo, Match, digest
+from bridle.sessions.records import (
+    Delivery,
+    Finished,
+    NewNode,
+    Opened,
+    Record,
+    Sealed,
+    SessionOptions,
+    Started,
+    pack_ids,
+    pack_logprobs,
+    unpack_ids,
+    unpack_logprobs,
+)
+from bridle.sessions.tree import Origin, Tree, Turn, TurnReason
+from bridle.tokens import Ids
+
+STOP_NOT_RETURNED = Note(
+    "stop_not_returned", "the engine stopped, but not with a stop id: what closes the turn is context"
+)
+
+
+class TurnFacts(msgspec.Struct, frozen=True):
+    """How a turn's prompt came to be. `held`: ids spliced from what was held, `new`: ids rendered or transplanted."""
+
+    held: int
+    new: int
+    echoes: tuple[Echo, ...] = ()
+    notes: tuple[Note, ...] = ()
+    before_stop: bool = False
+
+
+class Draw(msgspec.Struct, frozen=True):
+    """What an engine returned for one turn. `logprobs` float32, None where there were none; lengths as they came."""
+
+    ids: Ids
+    logprobs: np.ndarray | None
+    finish_reason: FinishReason
+    versions: tuple[tuple[int, int], ...] = ()
+    forced: bool = False
+    constrained: bool = False
+    stop_id: int | None = None
+
+
+class Session:
+    """The turn tree and everything else a session's records say.
+
+    `told`: how draws came back in place. Every longer history says it again; the log holds it once."""
+
+    def __init__(self, sink: Callable[[Record], None] = lambda record: None) -> None:
+        self.sink = sink
+        self.opened: Opened | None = None
+        self.tree = Tree()
+        self.facts: dict[int, TurnFacts] = {}
+        self.told: set[Echo] = set()
+        self.sealed: Sealed | None = None
+
+    @classmethod
+    def replay(cls, records: Iterable[Record], sink: Callable[[Record], None] = lambda record: None) -> Session:
+        session = cls()
+        for record in records:
+            session._apply(record)
+        if session.opened is None:
+            raise LogCorrupt("a session log must begin with its opening record; this one has none")
+        session.sink = sink
+        return session
+
+    @property
+    def id(self) -> str:
+        return self._opened.session
+
+    @property
+    def options(self) -> SessionOptions:
+        return self._opened.options
+
+    @property
+    def _opened(self) -> Opened:
+        if self.opened is None:
+            raise SessionSealed("the session was never opened")
+        return self.opened
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(len(turn.sampled) for turn in self.tree.turns)
+
+    def open(self, record: Opened) -> None:
+        self._record(record)
+
+    def admit(self, turns: int = 1) -> None:
+        """Raises SessionSealed or LimitReached when so many further turns may not start."""
+        self._refuse_sealed()
+        limits = self.options.limits
+        if limits.turns and len(self.tree.turns) + turns > limits.turns:
+            raise LimitReached(f"session {self.id} has used its {limits.turns} turns")
+        if limits.sampled_tokens and self.sampled_tokens >= limits.sampled_tokens:
+            raise LimitReached(f"session {self.id} has used its {limits.sampled_tokens} sampled tokens")
+
+    def start(
+        self,
+        request: ModelRequest,
+        found: Match,
+        rendered: Sequence[Ids],
+        lead: Ids,
+        at: float,
+        before_stop: bool = False,
+        notes: Sequence[Note] = (),
+    ) -> Turn:
+        """Adds what the request brought (`rendered[i]`: the ids of `found.steps[i]`) and a started turn behind it."""
+        self.admit()
+        kind, rule = kind_of(request, self.options.kind_rules)
+        seq = len(self.tree.turns)
+        self._echoed(found.echoes)
+        nodes = tuple(
+            NewNode(step.key, _ORIGINS[step.unit], pack_ids(ids), step.turn)
+            for step, ids in zip(found.steps, rendered, strict=True)
+        )
+        self._record(
+            Started(
+                seq=seq,
+                id=f"{self.id}-{seq}",
+                base=found.base,
+                before_stop=before_stop,
+                nodes=nodes,
+                lead=pack_ids(lead),
+                kind=kind,
+                rule=rule,
+                digest=digest(request),
+                echoes=tuple(echo for echo in found.echoes if echo not in self.told),
+                notes=(*found.notes, *notes),
+                at=at,
+            )
+        )
+        return self.tree.turns[seq]
+
+    def finish(self, turn: Turn, draw: Draw, message: Message, at: float, delivered: bool = True) -> Turn:
+        """Records a draw with the identities minted into its message."""
+        logprobs, reason = _trainable(draw)
+        self._record(
+            Finished(
+                seq=turn.seq,
+                ids=pack_ids(draw.ids),
+                logprobs=None if logprobs is None else pack_logprobs(logprobs),
+                finish_reason=draw.finish_reason,
+                versions=draw.versions,
+                message=self.mint(turn, message),
+                stop_id=draw.stop_id,
+                reason=reason,
+                at=at,
+            )
+        )
+        if not delivered:
+            self.deliver(turn, delivered=False)
+        return turn
+
+    def deliver(self, turn: Turn, *, delivered: bool) -> None:
+        if turn.delivered != delivered:
+            self._record(Delivery(turn.seq, delivered))
+
+    def seal(self, cause: str, at: float) -> None:
+        self._record(Sealed(cause, at))
+
+    def mint(self, turn: Turn, message: Message) -> Message:
+        """The message with this turn's identity in every field a protocol echoes: call ids and thinking signatures.
+
+        Alphanumeric only (agents drop other characters), unique over sessions, computable from the turn."""
+        parts = []
+        calls = 0
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                part = msgspec.structs.replace(part, id=f"call{_token(turn.id, calls)}")
+                calls += 1
+            elif isinstance(part, Thinking):
+                part = msgspec.structs.replace(part, signature=signature(turn.id))
+            parts.append(part)
+        return msgspec.structs.replace(message, parts=tuple(parts))
+
+    def _echoed(self, echoes: Sequence[Echo]) -> None:
+        """A whole draw that comes back was delivered, whatever its connection looked like from here."""
+        for echo in echoes:
+            if echo.turn >= 0 and echo.echo not in FORKS:
+                turn = self.tree.turns[echo.turn]
+                if turn.finish_reason != "abort":
+                    self.deliver(turn, delivered=True)
+
+    def _refuse_sealed(self) -> None:
+        if self.sealed:
+            raise SessionSealed(f"session {self.id} is sealed ({self.sealed.cause}); a rollout's turns end with it")
+
+    def _record(self, record: Record) -> None:
+        self._refuse_sealed()
+        self.sink(record)
+        self._apply(record)
+
+    def _apply(self, record: Record) -> None:
+        match record:
+            case Opened():
+                self.opened = record
+            case Started():
+                self._started(record)
+            case Finished():
+                self._finished(self._turn(record.seq), record)
+            case Delivery():
+                self._turn(record.seq).delivered = record.delivered
+            case Sealed():
+                self.sealed = record
+
+    def _started(self, record: Started) -> None:
+        tree = self.tree
+        node = record.base
+        if record.before_stop:
+            node = tree.split_stop(tree.turns[tree.nodes[node].turn])
+        held = tree.length(node)
+        for new in record.nodes:
+            node = tree.add_context(node, new.key, unpack_ids(new.ids), new.origin, new.turn).index
+        lead = unpack_ids(record.lead)
+        tree.start(Turn(record.seq, record.id, node, lead, record.kind, record.rule, record.digest))
+        self.told.update(echo for echo in record.echoes if echo.echo not in FORKS and not echo.transplanted)
+        self.facts[record.seq] = TurnFacts(
+            held, tree.length(node) + len(lead) - held, record.echoes, record.notes, record.before_stop
+        )
+
+    def _finished(self, turn: Turn, record: Finished) -> None:
+        turn.sampled = unpack_ids(record.ids)
+        turn.logprobs = None if record.logprobs is None else unpack_logprobs(record.logprobs)
+        if turn.logprobs is not None and len(turn.logprobs) != len(turn.sampled):
+            raise LogCorrupt(
+                f"turn {turn.id}: {len(turn.logprobs)} logprobs for {len(turn.sampled)} sampled ids; a log must hold "
+                "as many of one as of the other"
+            )
+        turn.finish_reason = record.finish_reason
+        turn.versions = record.versions
+        turn.message = record.message
+        turn.stop_id = record.stop_id
+        turn.reason = record.reason
+        self.tree.finish(turn)
+        if record.finish_reason == "stop" and record.stop_id is None:
+            facts = self.facts[turn.seq]
+            self.facts[turn.seq] = msgspec.structs.replace(facts, notes=(*facts.notes, STOP_NOT_RETURNED))
+
+    def _turn(self, seq: int) -> Turn:
+        if not 0 <= seq < len(self.tree.turns):
+            raise LogCorrupt(f"a record names turn {seq}; {len(self.tree.turns)} turns have started")
+        return self.tree.turns[seq]
+
+
+_ORIGINS: dict[str, Origin] = {
+    "root": "prompt",
+    "message": "prompt",
+    "results": "prompt",
+    "assistant": "context",
+    "transplant": "transplanted",
+}
+
+
+def _trainable(draw: Draw) -> tuple[np.ndarray | None, TurnReason | None]:
+    """The logprobs to keep and the reason why the draw is context, if it is."""
+    if draw.forced:
+        return None, "forced"
+    if draw.logprobs is None:
+        return None, "no_logprob"
+    values = draw.logprobs
+    # Engines mark a missing logprob as NaN or -9999.0; a positive one is no probability (1e-6 is float noise).
+    if (
+        len(values) != len(draw.ids)
+        or not np.isfinite(values).all()
+        or (values <= -9999.0).any()
+        or (values > 1e-4).any()
+    ):
+        return None, "bad_logprob"
+    return values, "constrained" if draw.constrained else None
+
+
+def signature(turn_id: str) -> str:
+    """The identity a turn's thinking carries; known before the turn is sampled, because streams sign early."""
+    return f"sig{_token(turn_id, -1)}"
+
+
+def _token(turn_id: str, index: int) -> str:
+    return blake2b(f"{turn_id}/{index}".encode(), digest_size=10).hexdigest()

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bridle.testing.conversation import STOP, Played, call, request, result, said, user
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridle.errors import LimitReached, LogCorrupt, SessionSealed
+from bridle.messages import KindRule
+from bridle.sessions.codec import MAGIC, decode, encode, intact_length
+from bridle.sessions.records import Limits, SessionOptions
+from bridle.sessions.session import Draw, Session
+from bridle.tokens import ids_of
+
+
+def play(steps: list[int]) -> Played:
+    """A session of `steps`: 0 goes on, 1 asks again, 2 begins anew, 3 goes on but before the stop, 4 is not delivered."""
+    played = Played()
+    history = [user("u")]
+    for number, step in enumerate(steps):
+        if step == 2:
+            history = [user(f"u{number}")]
+        turn = played.start(request(*history), before_stop=step == 3 and len(history) > 1)
+        played.finish(turn, said(f"t{number}", call()), (20 + number, 6, STOP), delivered=step != 4)
+        assert turn.message is not None
+        if step in (0, 3):
+            history = [*history, turn.message, result(turn.message.calls[0].id, f"r{number}")]
+    return played
+
+
+def state(session: Session) -> object:
+    tree = session.tree
+    nodes = [(n.parent, n.origin, n.key, n.ids.tolist(), n.length, n.turn, n.lead, n.offset) for n in tree.nodes]
+    turns = [(t.id, t.sampled.tolist(), t.logprobs.tolist(), t.delivered, t.reason, t.nodes) for t in tree.turns]  # type: ignore[union-attr]
+    return nodes, turns, session.facts, tree.by_key, tree.turn_by_call, session.sealed
+
+
+@given(st.lists(st.sampled_from([0, 0, 1, 2, 3, 4]), min_size=1, max_size=12))
+def test_a_log_replays_to_the_same_session(steps: list[int]) -> None:
+    played = play(steps)
+    played.session.seal("finished", 3.0)
+    data = MAGIC + b"".join(map(encode, played.records))  # type: ignore[arg-type]
+    assert state(Session.replay(decode(data))) == state(played.session)
+
+
+@given(st.lists(st.sampled_from([0, 1, 2, 4]), min_size=1, max_size=6), st.data())
+def test_a_log_cut_anywhere_replays_to_what_was_whole(steps: list[int], data: st.DataObject) -> None:
+    played = play(steps)
+    frames = [encode(record) for record in played.records]  # type: ignore[arg-type]
+    whole = MAGIC + b"".join(frames)
+    cut = data.draw(st.integers(len(MAGIC) + len(frames[0]), len(whole)))
+    records = list(decode(whole[:cut]))
+    assert records == played.records[: len(records)]
+    assert intact_length(whole[:cut]) == len(MAGIC) + sum(map(len, frames[: len(records)])) <= cut
+    Session.replay(records)
+
+
+@given(st.integers(0), st.integers(1, 255))
+def test_a_changed_byte_inside_a_log_is_an_error(place: int, change: int) -> None:
+    played = play([0, 0])
+    data = bytearray(MAGIC + b"".join(map(encode, played.records)))  # type: ignore[arg-type]
+    # Past the first frame header's length field: a changed length can look like a cut-off end.
+    place = len(MAGIC) + 8 + place % (len(encode(played.records[0])) - 8)  # type: ignore[arg-type]
+    data[place] ^= change
+    with pytest.raises(LogCorrupt):
+        list(decode(bytes(data)))
+
+
+def test_a_record_is_written_before_it_changes_anything() -> None:
+    def full(record: object) -> None:
+        raise OSError("disk full")
+
+    played = play([0])
+    played.session.sink = full
+    before = state(played.session)
+    with pytest.raises(OSError, match="disk full"):
+        played.start(request(user("u")))
+    assert state(played.session) == before
+
+
+def test_a_sealed_session_admits_no_turn() -> None:
+    played = play([0])
+    played.session.seal("finished", 3.0)
+    with pytest.raises(SessionSealed, match="finished"):
+        played.start(request(user("u")))
+
+
+@pytest.mark.parametrize("limits", [Limits(turns=2), Limits(sampled_tokens=6)])
+def test_a_limit_refuses_the_next_turn(limits: Limits) -> None:
+    played = Played(SessionOptions(limits=limits))
+    for text in ("a", "b"):
+        played.turn(request(user(text)), said("x"))
+    with pytest.raises(LimitReached, match="has used its"):
+        played.start(request(user("c")))
+
+
+@pytest.mark.parametrize(
+    ("draw", "reason", "kept"),
+    [
+        (Draw(ids_of([1, 2]), np.float32([-0.5, -1.0]), "stop"), None, True),
+        (Draw(ids_of([1, 2]), None, "stop"), "no_logprob", False),
+        (Draw(ids_of([1, 2]), np.float32([-0.5]), "stop"), "bad_logprob", False),
+        (Draw(ids_of([1, 2]), np.float32([-0.5, np.nan]), "stop"), "bad_logprob", False),
+        (Draw(ids_of([1, 2]), np.float32([-0.5, -9999.0]), "stop"), "bad_logprob", False),
+        (Draw(ids_of([1, 2]), np.float32([-0.5, 0.7]), "stop"), "bad_logprob", False),
+        (Draw(ids_of([1, 2]), None, "stop", forced=True), "forced", False),
+        (Draw(ids_of([1, 2]), np.float32([-0.5, -1.0]), "stop", constrained=True), "constrained", True),
+    ],
+)
+def test_a_draw_that_cannot_train_says_why(draw: Draw, reason: str | None, kept: bool) -> None:
+    played = Played()
+    turn = played.start(request(user("u")))
+    played.session.finish(turn, draw, said("x"), 1.0)
+    assert (turn.reason, turn.logprobs is not None) == (reason, kept)
+
+
+def test_minted_identities_are_alphanumeric_and_unique() -> None:
+    played = play([0, 1, 0, 2])
+    messages = [turn.message for turn in played.session.tree.turns]
+    ids = [c.id for message in messages if message for c in message.calls]
+    assert len(set(ids)) == 4
+    assert all(name.isalnum() for name in ids)
+
+
+def test_kinds_come_from_the_rules_a_session_was_opened_with() -> None:
+    rules = (KindRule("compaction", "sum-up", last_user_contains="summarise"),)
+    played = Played(SessionOptions(kind_rules=rules))
+    played.start(request(user("u")))
+    assert (played.last.kind, played.last.rule) == ("main", "default")
+    played.start(request(user("u"), user("please summarise")))
+    assert (played.last.kind, played.last.rule) == ("compaction", "sum-up")
