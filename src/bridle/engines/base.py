@@ -1,0 +1,95 @@
+"""The contract every engine fulfils: token ids in, sampled ids and logprobs out.
+
+An engine never sees a chat template. A logprob is log-softmax(logits / temperature) over the full vocabulary at the
+sampled id, in nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from types import TracebackType
+from typing import Literal, Protocol as Contract, Self
+
+import msgspec
+import numpy as np
+
+from bridle.messages import Message, ModelRequest
+from bridle.tokens import Ids
+
+EngineFinish = Literal["stop", "length", "abort"]
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """What the engine is told. top_k -1 is off. `stop_ids` end a turn; the one drawn is returned with the ids."""
+
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    seed: int | None = None
+
+
+class GenerateRequest(msgspec.Struct, frozen=True):
+    """`rid` names the turn to the engine (aborts, journals). `ids`: int32[n], exactly what is to be consumed.
+
+    `conversation` is there for engines that answer from text (scripted); `thinking_open` says that the prompt ends
+    inside an opened reasoning block.
+    """
+
+    rid: str
+    ids: Ids
+    sampling: Sampling
+    conversation: ModelRequest | None = None
+    thinking_open: bool = False
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """Some more of a turn: `ids` int32[k] and `logprobs` float32[k], or None where the engine gave none.
+
+    `version` is the policy version that sampled these ids. The last chunk carries `finish`.
+    `forced`: ids were put in place, not drawn. `constrained`: drawn under a mask or grammar.
+    """
+
+    ids: Ids
+    logprobs: np.ndarray | None
+    version: int = 0
+    finish: EngineFinish | None = None
+    forced: bool = False
+    constrained: bool = False
+
+
+class EngineFacts(msgspec.Struct, frozen=True):
+    """What the start-up probe established."""
+
+    name: str
+    model: str
+    context_length: int
+    returns_stop_id: bool = True
+
+
+ReplyWriter = Callable[[Message, bool], list[str | int]]
+"""(reply, thinking_open) -> text pieces and control ids in order, closing token last (`Renderer.write`). Handed in by
+config to engines that answer from text; how the text pieces become ids is theirs."""
+
+
+class Engine(Contract):
+    """An async context manager: entered to load or connect and probe, left to stop. Chunks come in order."""
+
+    facts: EngineFacts
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[Chunk, None]:
+        """Closing the iterator early aborts the generation. Raises EngineError."""
+        ...
+
+    async def abort(self, rid: str) -> None:
+        """Ends a running generation; unknown ids are ignored."""
+        ...
+
+    async def healthy(self) -> bool: ...

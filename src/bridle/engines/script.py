@@ -1,0 +1,238 @@
+"""Scripts: what an engine that does not think shall say, and what is true of each request it answers.
+
+Knows the file format and how a conversation finds its turn; nothing of tokens. Names no agent: a turn may say `shell`,
+and the tool of the agent at hand that runs shell commands is found by its schema.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from bridle.errors import ConfigError, EngineError
+from bridle.messages import Kind, Message, ModelRequest, Part, Text, Thinking, Tool, ToolCall, last_user_text
+
+FILLER = "as asked"
+"""What required string arguments other than `command` get (some agents ask for a description)."""
+
+
+class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a checker may hold a session of this script to. `reasons`: those permitted for tokens that do not train."""
+
+    samples: int | None = None
+    reasons: tuple[str, ...] = ()
+
+
+class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Conditions on a request; all that are given must hold."""
+
+    system_contains: str = ""
+    first_user_contains: str = ""
+    last_user_contains: str = ""
+    prompt_contains: str = ""
+    """Anywhere in the text of any message."""
+    header: str = ""
+    """A header that must be present."""
+    tools: Literal["", "none", "some"] = ""
+
+    def holds(self, request: ModelRequest) -> bool:
+        messages = request.messages
+        return (
+            _found(self.system_contains, (m.text for m in messages if m.role in ("system", "developer")))
+            and self.first_user_contains in next((m.text for m in messages if m.role == "user"), "")
+            and self.last_user_contains in last_user_text(messages)
+            and _found(self.prompt_contains, (m.text for m in messages))
+            and (not self.header or self.header.lower() in request.headers)
+            and (not self.tools or (self.tools == "some") == bool(request.tools))
+        )
+
+
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Either `shell` (a command for the offered tool that takes one) or `tool` with its arguments."""
+
+    shell: str | None = None
+    tool: str | None = None
+    arguments: Mapping[str, Any] | None = None
+    arguments_text: str | None = None
+    """The exact JSON text to sample."""
+
+    def __post_init__(self) -> None:
+        if (self.shell is None) == (self.tool is None):
+            raise ValueError("a call has either `shell` or `tool`")
+        if self.arguments is not None and self.arguments_text is not None:
+            raise ValueError("a call has either `arguments` or `arguments_text`")
+        if self.shell is not None and (self.arguments is not None or self.arguments_text is not None):
+            raise ValueError("a `shell` call takes no arguments; name the `tool` to give some")
+
+
+class ScriptTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One answer: its parts, or `raw` text with control strings, or `alternatives`; and what goes wrong with it."""
+
+    thinking: str | None = None
+    text: str | None = None
+    calls: tuple[Call, ...] = ()
+    raw: str | None = None
+    alternatives: tuple[ScriptTurn, ...] = ()
+    when: When | None = None
+    finish: Literal["stop", "length"] = "stop"
+    """length: cut there, no stop id."""
+    delay_s: float = 0.0
+    """Before each chunk."""
+    error: str | None = None
+    error_times: int | None = None
+    """How often the error comes before the turn is said after all; None: every time."""
+    drop_logprobs: bool = False
+    extra_logprob: bool = False
+    """One logprob more than ids."""
+    no_stop: bool = False
+    """The stop id is drawn but not returned."""
+    stop: str | None = None
+    """The control string to stop with, instead of the one the writer closes with."""
+
+    def __post_init__(self) -> None:
+        spoken = self.thinking is not None or self.text is not None or bool(self.calls)
+        if spoken + (self.raw is not None) + bool(self.alternatives) > 1:
+            raise ValueError("a turn has either thinking, text and calls, or `raw`, or `alternatives`")
+
+    @property
+    def scored(self) -> bool:
+        """The faults that concern logprobs need an engine that claims to return them."""
+        return self.drop_logprobs or self.extra_logprob
+
+
+class Thread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The requests of one conversation. `kind`: what they truly are, whatever a gateway takes them for."""
+
+    turns: tuple[ScriptTurn, ...]
+    kind: Kind = "main"
+    when: When = When()
+
+    def __post_init__(self) -> None:
+        if not self.turns:
+            raise ValueError("a thread needs at least one turn")
+        if any(turn.when is not None for turn in self.turns):
+            raise ValueError("`when` belongs to a thread or to an alternative, not to a turn")
+
+    def turn(self, request: ModelRequest) -> ScriptTurn:
+        """The turn after those already answered; the last one repeats."""
+        turn = self.turns[min(answered(request.messages), len(self.turns) - 1)]
+        if not turn.alternatives:
+            return turn
+        for alternative in turn.alternatives:
+            if alternative.when is None or alternative.when.holds(request):
+                return alternative
+        count = len(turn.alternatives)
+        raise EngineError(f"none of {count} alternatives holds for {_outline(request)}; add one without `when`")
+
+
+class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`resegment`: probability that a token is taken apart (BPE dropout), seeded by `seed` and the request's rid."""
+
+    threads: tuple[Thread, ...]
+    expect: Expect = Expect()
+    resegment: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.threads:
+            raise ValueError("a script needs at least one thread")
+        if not 0 <= self.resegment <= 1:
+            raise ValueError(f"resegment is a probability, not {self.resegment}")
+
+    def thread(self, request: ModelRequest) -> int:
+        """-> the number of the first thread whose conditions hold."""
+        for number, thread in enumerate(self.threads):
+            if thread.when.holds(request):
+                return number
+        raise EngineError(
+            f"none of the {len(self.threads)} threads of the script holds for {_outline(request)}; "
+            "add a thread for it, or a last one without `when`"
+        )
+
+
+def load(path: Path) -> Script:
+    """A YAML or JSON file -> its script. Raises ConfigError."""
+    try:
+        document = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the script {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the script {path} is neither YAML nor JSON: {error}") from error
+    try:
+        return msgspec.convert(document, Script)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"the script {path}: {error}{_suggestion(str(error))}") from error
+
+
+def reply(turn: ScriptTurn, tools: tuple[Tool, ...]) -> Message:
+    """`turn` in the tools the agent offers. Calls have no ids yet."""
+    parts: list[Part] = []
+    if turn.thinking is not None:
+        parts.append(Thinking(turn.thinking))
+    if turn.text is not None:
+        parts.append(Text(turn.text))
+    parts.extend(_tool_call(call, tools) for call in turn.calls)
+    return Message("assistant", tuple(parts))
+
+
+def answered(messages: tuple[Message, ...]) -> int:
+    """Answers in a conversation. Agents echo one answer as several messages in a row: such a row counts once."""
+    roles = ["", *(message.role for message in messages)]
+    return sum(role == "assistant" != before for before, role in pairwise(roles))
+
+
+def _tool_call(call: Call, tools: tuple[Tool, ...]) -> ToolCall:
+    if call.shell is not None:
+        tool = _shell_tool(tools)
+        others = [name for name in tool.parameters.get("required", ()) if name != "command"]
+        return ToolCall("", tool.name, _json({"command": call.shell, **dict.fromkeys(others, FILLER)}))
+    assert call.tool is not None
+    text = call.arguments_text if call.arguments_text is not None else _json(call.arguments or {})
+    return ToolCall("", call.tool, text)
+
+
+def _shell_tool(tools: tuple[Tool, ...]) -> Tool:
+    for tool in tools:
+        properties = tool.parameters.get("properties", {})
+        required = {"command", *tool.parameters.get("required", ())}
+        if all(_free_text(properties.get(name, {})) for name in required):
+            return tool
+    offered = ", ".join(tool.name for tool in tools) or "none"
+    raise EngineError(f"the script calls a shell, and no tool offered takes a `command` string (offered: {offered})")
+
+
+def _free_text(schema: Mapping[str, Any]) -> bool:
+    """A `command` that is an enum belongs to a tool of sub-commands, such as a file editor."""
+    return schema.get("type") == "string" and "enum" not in schema
+
+
+def _found(needle: str, texts: Iterable[str]) -> bool:
+    return not needle or any(needle in text for text in texts)
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _outline(request: ModelRequest) -> str:
+    return (
+        f"a request with {len(request.messages)} messages and {len(request.tools)} tools "
+        f"whose last user message starts {last_user_text(request.messages)[:60]!r}"
+    )
+
+
+def _suggestion(message: str) -> str:
+    unknown = re.search(r"unknown field `([^`]*)`", message)
+    if unknown is None:
+        return ""
+    known = {name for struct in (Script, Expect, Thread, When, ScriptTurn, Call) for name in struct.__struct_fields__}
+    close = difflib.get_close_matches(unknown[1], known, 1)
+    return f"; did you mean `{close[0]}`?" if close else ""

@@ -1,0 +1,180 @@
+"""An engine that answers from a script, in token sequences no tokenizer would have chosen.
+
+It stands in for a model at the outside edge: whatever re-tokenizes its text gets other ids than it gave out, and its
+journal knows. `Actor` turns a request into ids and is shared with engines that force a script through a real model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from bridle.engines.base import Chunk, EngineFacts, EngineFinish, GenerateRequest, ReplyWriter
+from bridle.engines.journal import How, Journal
+from bridle.engines.script import Script, ScriptTurn, reply
+from bridle.errors import EngineError
+from bridle.tokens import EMPTY, Ids, Vocabulary, concatenate, ids_of
+
+CHUNK = 16
+"""Ids given out at a time."""
+
+Floats = npt.NDArray[np.float32]
+Score = Literal["none", "fake"]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What the script says to one request. `ids`: int32[n], the stop id included where there is one."""
+
+    ids: Ids
+    finish: EngineFinish
+    turn: ScriptTurn
+    thread: int
+    kind: str
+
+
+class Actor:
+    """Plays a script in the tokens of one model."""
+
+    def __init__(self, script: Script, vocabulary: Vocabulary, writer: ReplyWriter) -> None:
+        self.script = script
+        self._vocabulary = vocabulary
+        self._writer = writer
+        self._faults: Counter[int] = Counter()
+
+    def fault(self, turn: ScriptTurn) -> None:
+        """Raises the error that the script puts into a turn, as often as it says."""
+        if turn.error is not None and (turn.error_times is None or self._faults[id(turn)] < turn.error_times):
+            self._faults[id(turn)] += 1
+            raise EngineError(turn.error)
+
+    def line(self, request: GenerateRequest) -> Line:
+        """Siblings differ in segmentation: it is seeded by the script's seed and the rid. Raises EngineError."""
+        if request.conversation is None:
+            raise EngineError("a script answers conversations, and this request has none; pass it beside the ids")
+        number = self.script.thread(request.conversation)
+        thread = self.script.threads[number]
+        turn = thread.turn(request.conversation)
+        ids = _until_stop(self._ids(turn, request), request.sampling.stop_ids)
+        finish: EngineFinish = "length" if turn.finish == "length" or len(ids) > request.sampling.max_tokens else "stop"
+        if turn.no_stop and finish == "stop":
+            ids = ids[:-1]
+        ids = ids[: request.sampling.max_tokens]
+        if not len(ids):
+            raise EngineError("the turn of the script says nothing, not even a stop id; give it a text or let it stop")
+        return Line(ids, finish, turn, number, thread.kind)
+
+    def _ids(self, turn: ScriptTurn, request: GenerateRequest) -> Ids:
+        assert request.conversation is not None
+        if turn.raw is not None:
+            pieces = [*self._vocabulary.split(turn.raw), request.sampling.stop_ids[0]]
+        else:
+            pieces = self._writer(reply(turn, request.conversation.tools), request.thinking_open)
+        if turn.finish == "length":
+            pieces = pieces[:-1]
+        elif turn.stop is not None:
+            pieces = [*pieces[:-1], self._control(turn.stop)]
+        rng = random.Random(f"{self.script.seed}:{request.rid}")
+        return concatenate([self._segment(piece, rng) for piece in pieces])
+
+    def _segment(self, piece: str | int, rng: random.Random) -> Ids:
+        if isinstance(piece, int):
+            return ids_of([piece])
+        return self._vocabulary.resegment(self._vocabulary.encode(piece).tolist(), rng, self.script.resegment)
+
+    def _control(self, text: str) -> int:
+        if text not in self._vocabulary.controls:
+            known = ", ".join(self._vocabulary.controls)
+            raise EngineError(f"the script stops with {text!r}, no control token of this model (it has {known})")
+        return self._vocabulary.controls[text]
+
+
+class ScriptedEngine:
+    """`score="fake"` makes every id carry an invented logprob, as if it had been drawn: for checks of what is done with
+    logprobs. Otherwise ids are `forced` and have none. Speaks the same whatever the sampling asks for."""
+
+    def __init__(
+        self,
+        script: Script,
+        vocabulary: Vocabulary,
+        writer: ReplyWriter,
+        journal_path: Path | None = None,
+        *,
+        context_length: int = 131072,
+        score: Score = "none",
+    ) -> None:
+        self.facts = EngineFacts("scripted", "scripted", context_length)
+        self._actor = Actor(script, vocabulary, writer)
+        self._score = score
+        self._journal = Journal(journal_path, script.expect)
+        self._running: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        self._journal.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._journal.__exit__(kind, error, trace)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Chunk, None]:
+        line = self._actor.line(request)
+        how: How = "drawn" if self._score == "fake" or line.turn.scored else "forced"
+        with self._journal.recording(request, how=how, kind=line.kind, thread=line.thread) as recording:
+            self._running.add(request.rid)
+            try:
+                self._actor.fault(line.turn)
+                for chunk, logprobs in self._chunks(line, how == "forced"):
+                    await asyncio.sleep(line.turn.delay_s)
+                    if request.rid not in self._running:
+                        unscored = None if chunk.logprobs is None else chunk.logprobs[:0]
+                        yield recording.give(Chunk(EMPTY, unscored, finish="abort", forced=chunk.forced), None)
+                        return
+                    yield recording.give(chunk, logprobs)
+            finally:
+                self._running.discard(request.rid)
+
+    async def abort(self, rid: str) -> None:
+        self._running.discard(rid)
+
+    async def healthy(self) -> bool:
+        return True
+
+    def _chunks(self, line: Line, forced: bool) -> Iterator[tuple[Chunk, Floats | None]]:
+        """Pairs of a chunk and the logprobs this engine stands by."""
+        for start in range(0, len(line.ids), CHUNK):
+            ids = line.ids[start : start + CHUNK]
+            last = start + CHUNK >= len(line.ids)
+            logprobs = fake_logprobs(ids) if self._score == "fake" else None
+            given = spoil(line.turn, ids, logprobs, last)
+            yield Chunk(ids, given, finish=line.finish if last else None, forced=forced), logprobs
+
+
+def spoil(turn: ScriptTurn, ids: Ids, logprobs: Floats | None, last: bool) -> Floats | None:
+    """The logprobs of a chunk with the faults the script asks for."""
+    if turn.drop_logprobs:
+        return None
+    if turn.extra_logprob:
+        claimed = fake_logprobs(ids) if logprobs is None else logprobs
+        return np.append(claimed, np.float32(-1.0)) if last else claimed
+    return logprobs
+
+
+def fake_logprobs(ids: Ids) -> Floats:
+    """A number in (-4, 0) that depends on the id alone."""
+    return (-(ids.astype(np.int64) * 2654435761 % 4093 + 1) / 1024).astype(np.float32)
+
+
+def _until_stop(ids: Ids, stop_ids: tuple[int, ...]) -> Ids:
+    """A raw text may hold stop tokens; a model would have ended at the first."""
+    found = np.flatnonzero(np.isin(ids, stop_ids))
+    return ids[: found[0] + 1] if len(found) else ids
