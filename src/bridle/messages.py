@@ -147,7 +147,7 @@ class Reply(msgspec.Struct, frozen=True):
     logprobs: tuple[tuple[str, float], ...] | None = None
 
 
-class KindRule(msgspec.Struct, frozen=True):
+class KindRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rule that names a turn's kind from facts of its request; every condition given must hold. First match wins.
 
     Harnesses list theirs, rollouts pass them into the session's options.

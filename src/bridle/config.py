@@ -1,0 +1,150 @@
+"""Settings of a run: every family's own configuration in one tree, from defaults, a file, and dotted overrides.
+
+The environment is not a source: it holds secrets only. Unknown keys are refused, with what was probably meant.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import msgspec
+import yaml
+
+from bridle.errors import ConfigError
+from bridle.gateway.control import Linearization
+from bridle.gateway.server import GatewayConfig
+from bridle.registry import unknown
+from bridle.sandboxes.base import SandboxConfig
+from bridle.sessions.records import SessionOptions
+
+T = TypeVar("T")
+
+
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A built-in name or "my.module:Class", and the options of what it stands for."""
+
+    name: str
+    options: dict[str, Any] = {}
+
+
+class EngineChoice(Choice, frozen=True, forbid_unknown_fields=True):
+    name: str = "scripted"
+
+
+class HarnessChoice(Choice, frozen=True, forbid_unknown_fields=True):
+    """`name` "" takes each task's own, and mini_swe_agent for a task that names none."""
+
+    name: str = ""
+
+
+class SandboxChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`name` "" takes each task's own, and the best that works here for a task that names none."""
+
+    name: str = ""
+    limits: SandboxConfig = SandboxConfig()
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    model: str = "tiny"
+    """A directory with tokenizer, chat template and, for a local engine, weights; "tiny" makes one."""
+    engine: EngineChoice = EngineChoice()
+    harness: HarnessChoice = HarnessChoice()
+    sandbox: SandboxChoice = SandboxChoice()
+    gateway: GatewayConfig = GatewayConfig()
+    session: SessionOptions = SessionOptions()
+    samples: Linearization = Linearization()
+    n: int = 1
+    """Rollouts per task: the size of a group."""
+    concurrency: int = 2
+    """Rollouts under way at once."""
+    data: str = "build"
+    """Where runs are kept."""
+    cache: str = ""
+    """Where agents and the tiny model are kept; "" is ~/.cache/bridle, or bridle in XDG_CACHE_HOME."""
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or self.concurrency < 1:
+            raise ValueError(f"n ({self.n}) and concurrency ({self.concurrency}) must be at least 1")
+
+
+def load(file: Path | None, overrides: Iterable[str], flags: Mapping[str, Any]) -> Settings:
+    """`overrides` are "dotted.key=value" (values as in YAML), `flags` dotted keys already parsed; later ones win.
+
+    A flag of None was not given.
+    """
+    document = {} if file is None else _read(file)
+    for override in overrides:
+        _put(document, *_parsed(override))
+    for key, value in flags.items():
+        if value is not None:
+            _put(document, key, value)
+    return convert(document, Settings, "settings")
+
+
+def convert(document: Any, kind: type[T], what: str) -> T:
+    """Checks plain values against a Struct. Raises ConfigError with the path of the offending key and a suggestion."""
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{what}: {_explained(str(error), kind)}") from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        document = tomllib.loads(text) if file.suffix == ".toml" else yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{file}: {_one_line(error)}") from error
+    if not isinstance(document, dict | None):
+        raise ConfigError(f"{file}: expected a mapping of settings, got {type(document).__name__}")
+    return document or {}
+
+
+def _parsed(override: str) -> tuple[str, Any]:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {override}: expected key=value, for example --set gateway.port=8000")
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is no YAML: {_one_line(error)}") from error
+
+
+def _put(document: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, last = dotted.split(".")
+    for name in parents:
+        document = document.setdefault(name, {})
+        if not isinstance(document, dict):
+            raise ConfigError(f"setting {dotted}: {name} holds a value, not a group of settings")
+    document[last] = value
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _explained(message: str, kind: type[Any]) -> str:
+    """msgspec's "Object contains unknown field `prt` - at `$.gateway`" -> 'gateway.prt: unknown key "prt": did you
+    mean "port"? There are: …', and any other "problem - at `$.gateway.port`" -> "gateway.port: problem"."""
+    problem, _, place = message.partition(" - at `$")
+    place = place.rstrip("`").removeprefix(".")
+    if found := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
+        key, problem = found[1], unknown("key", found[1], _struct_at(kind, place).__struct_fields__)
+        place = f"{place}.{key}" if place else key
+    return f"{place}: {problem[0].lower()}{problem[1:]}" if place else problem
+
+
+def _struct_at(kind: Any, place: str) -> type[msgspec.Struct]:
+    """The Struct that `place` ("session.kind_rules[0]") leads to from `kind`."""
+    for name in filter(None, place.replace("[", ".[").split(".")):
+        if name.startswith("["):
+            kind = get_args(kind)[0]
+        else:
+            kind = next(field.type for field in msgspec.structs.fields(kind) if field.name == name)
+    return kind  # type: ignore[no-any-return]

@@ -1,0 +1,61 @@
+"""What a rollout leaves in its folder; the session log lies there already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bridle.exporters.jsonl import JsonlExporter
+from bridle.graders.base import Grade
+from bridle.rollouts.endings import Status
+from bridle.rollouts.records import RolloutRecord
+from bridle.samples.credit import Graded, credited
+from bridle.samples.fidelity import Fidelity
+from bridle.samples.sample import Sample
+from bridle.tasks.base import Task
+
+
+def credit(
+    samples: Sequence[Sample],
+    fidelity: Fidelity | None,
+    task: Task,
+    rollout_id: str,
+    status: Status,
+    grade: Graded,
+    advantage: float | None,
+) -> list[Sample]:
+    """The samples with whose they are, how the rollout ended, and what it is worth. A sample that was cut stays so."""
+    if fidelity is None:
+        return []
+    described = [
+        msgspec.structs.replace(
+            sample,
+            task_id=task.id,
+            group_id=task.id,
+            rollout_id=rollout_id,
+            status=sample.status if status == "completed" else status,
+        )
+        for sample in samples
+    ]
+    return credited(described, fidelity, grade, advantage=advantage)
+
+
+def deliver(
+    directory: Path, samples: Sequence[Sample], fidelity: Fidelity | None, grade: Grade | None, record: RolloutRecord
+) -> None:
+    """The record comes last: where it lies, the rest lies too."""
+    if fidelity is not None:
+        JsonlExporter().write(samples, directory / "samples.jsonl")
+        _write_json(directory / "fidelity.json", fidelity)
+    if grade is not None:
+        _write_json(directory / "grade.json", grade)
+    _write_json(directory / "rollout.json", record.summary())
+
+
+def _write_json(path: Path, value: Any) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    partial.replace(path)

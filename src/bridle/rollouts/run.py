@@ -1,0 +1,282 @@
+"""One rollout, from an empty sandbox to graded samples: the one pipeline.
+
+provision → prepare → open → run → collect → grade → build → deliver. A stage that fails ends the attempt with a cause;
+what was captured up to there is still built and delivered.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bridle.errors import PatchRefused, SandboxError
+from bridle.gateway.client import GatewayClient, OpenedSession
+from bridle.graders.base import Grade, Grader, grade_patch
+from bridle.graders.patch import Base, Patch
+from bridle.graders.workspace import prepare
+from bridle.harnesses.base import Harness, Installation, Launch, Outcome
+from bridle.lifetimes import shielded
+from bridle.rollouts.deliver import credit, deliver
+from bridle.rollouts.endings import Ending, ending, failure, final, judged, verdict
+from bridle.rollouts.records import RolloutRecord
+from bridle.rollouts.stages import CONCLUDE_S, Stages, settle, stage_budgets
+from bridle.samples.credit import Graded
+from bridle.samples.fidelity import Fidelity
+from bridle.samples.sample import Sample
+from bridle.sandboxes.base import Mount, Sandbox
+from bridle.sessions.records import SessionOptions
+from bridle.tasks.base import Task
+
+RELEASE_S = 90.0
+logger = logging.getLogger("bridle.rollouts")
+
+MakeSandbox = Callable[[Task, str, Sequence[Mount]], Sandbox]
+"""(task, name, unique in a run; what to show inside) -> a sandbox, not started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An installed harness; `name` is what people call it."""
+
+    name: str
+    harness: Harness
+    installation: Installation
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What rollouts share. `samples`: options of the linearization, as the gateway takes them."""
+
+    gateway: GatewayClient
+    gateway_url: str
+    agent: Callable[[Task], Agent]
+    sandbox: MakeSandbox
+    grader: Callable[[Task], Grader]
+    session: SessionOptions
+    samples: dict[str, Any]
+    provision_s: float = 60.0
+
+
+@dataclass(slots=True)
+class Held:
+    """What a rollout has so far. `ending` None: it was not to its end when it was last heard of."""
+
+    session: OpenedSession | None = None
+    samples: Sequence[Sample] = ()
+    fidelity: Fidelity | None = None
+    grade: Grade | None = None
+    ending: Ending | None = None
+
+
+class Attempt:
+    """The stages up to the grade. Whatever goes wrong in one is raised."""
+
+    def __init__(self, task: Task, rollout_id: str, directory: Path, services: Services, stages: Stages) -> None:
+        self.task = task
+        self.id = rollout_id
+        self.directory = directory
+        self.services = services
+        self.agent = services.agent(task)
+        self.stage = stages.stage
+        self.held = Held()
+
+    async def run(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        async with self._sandbox("agent", self.agent.installation.mounts) as sandbox:
+            await self._provision(sandbox)
+            base = await self._prepare(sandbox)
+            session = await self._open()
+            outcome = await self._run(sandbox, session)
+            judgement, work = await self._collect(sandbox, base, outcome)
+        if judgement.status != "failed":
+            self.held.grade = work if isinstance(work, Grade) else await self._grade(work)
+        self.held.ending = verdict(judgement, self.held.grade)
+
+    @asynccontextmanager
+    async def _sandbox(self, name: str, mounts: Sequence[Mount] = ()) -> AsyncIterator[Sandbox]:
+        """Not started yet, so that starting it is inside what releases it."""
+        sandbox = self.services.sandbox(self.task, f"{self.id}-{name}", mounts)
+        try:
+            yield sandbox
+        finally:
+            await shielded(sandbox.stop(), RELEASE_S, f"releasing the {name} sandbox of {self.id}")
+
+    async def _provision(self, sandbox: Sandbox) -> None:
+        with self.stage("provision"):
+            await sandbox.__aenter__()
+
+    async def _prepare(self, sandbox: Sandbox) -> Base:
+        with self.stage("prepare"):
+            return await prepare(sandbox, self.task)
+
+    async def _open(self) -> OpenedSession:
+        with self.stage("open"):
+            given = self.services.session
+            rules = (*given.kind_rules, *self.agent.harness.kind_rules)
+            options = msgspec.structs.replace(given, kind_rules=rules)
+            self.held.session = await self.services.gateway.open(self.id, options)
+            return self.held.session
+
+    async def _run(self, sandbox: Sandbox, session: OpenedSession) -> Outcome:
+        """The harness keeps the agent's time; the stage's own only catches a harness that does not."""
+        with self.stage("run"):
+            inside = await sandbox.expose(self.services.gateway_url)
+            urls = {name: url.replace(self.services.gateway_url, inside) for name, url in session.base_urls.items()}
+            launch = Launch(
+                instruction=self.task.instruction,
+                model=session.model,
+                base_urls=urls,
+                key=session.key,
+                time_budget_s=self.task.budgets.agent_s,
+                logs=self.directory / "agent",
+            )
+            return await self.agent.harness.launch(sandbox, self.agent.installation, launch)
+
+    async def _collect(self, sandbox: Sandbox, base: Base, outcome: Outcome) -> tuple[Ending, Patch | Grade]:
+        """The agent is killed and its session sealed (a late call must not enter the data) before its work is taken."""
+        with self.stage("collect"):
+            await sandbox.kill_all()
+            fidelity = await finish(self.services, self.id, self.held, "finished")
+            await self._keep_artifacts(sandbox)
+            return judged(outcome, fidelity, self.services.session.limits), await self._work(base)
+
+    async def _work(self, base: Base) -> Patch | Grade:
+        """What the agent changed; where that can be no patch, it was the agent's doing and the grade is zero."""
+        try:
+            patch = await base.collect()
+        except PatchRefused as error:
+            return Grade(reward=0.0, cause=error.kind, detail=error.message)
+        (self.directory / "patch.diff").write_bytes(patch.data)
+        return patch
+
+    async def _keep_artifacts(self, sandbox: Sandbox) -> None:
+        """The agent shapes them, so one that cannot be taken is no failure."""
+        for path in self.agent.harness.artifacts:
+            inside = path.replace("~", sandbox.home, 1)
+            try:
+                if (await sandbox.exec(["test", "-e", inside])).ok:
+                    await sandbox.download(inside, self.directory / "artifacts" / Path(path).name)
+            except SandboxError as error:
+                logger.warning("%s: %s was not kept: %s", self.id, path, error.message)
+
+    async def _grade(self, patch: Patch) -> Grade:
+        with self.stage("grade"):
+            async with self._sandbox("grader") as sandbox:
+                await sandbox.__aenter__()
+                return await grade_patch(self.services.grader(self.task), sandbox, self.task, patch)
+
+
+class Rollout:
+    """Nothing is started or written by making one. `on_stage(rollout)` is called as each stage begins."""
+
+    def __init__(
+        self,
+        task: Task,
+        rollout_id: str,
+        directory: Path,
+        services: Services,
+        on_stage: Callable[[Rollout], None] = lambda rollout: None,
+    ) -> None:
+        self.task = task
+        self.id = rollout_id
+        self.directory = directory
+        self.services = services
+        self.stages = Stages(stage_budgets(task, services.provision_s), lambda: on_stage(self))
+        self.held = Held()
+
+    async def run(self) -> RolloutRecord:
+        """Never raises for what a record can say; a cancellation is passed on once all is released and delivered."""
+        try:
+            await self._attempt()
+        finally:
+            await shielded(self._conclude(), CONCLUDE_S, f"concluding {self.id}")
+        return self.record()
+
+    async def _attempt(self) -> None:
+        attempt = Attempt(self.task, self.id, self.directory, self.services, self.stages)
+        self.held = attempt.held
+        error = await settle(attempt.run(), f"rollout {self.id}", self.stages, self.stages.attempt_s)
+        # Copies: an attempt that could not be ended goes on writing into the others, which nobody reads.
+        self.held, self.stages = copy.copy(attempt.held), self.stages.apart()
+        self._fail(error)
+
+    async def _conclude(self) -> None:
+        """Builds and delivers whatever there is."""
+        self._fail(await settle(self._build_and_deliver(), f"conclusion of {self.id}", self.stages, CONCLUDE_S))
+
+    async def _build_and_deliver(self) -> None:
+        with self.stages.stage("build"):
+            if self.held.session is not None and self.held.fidelity is None:
+                await finish(self.services, self.id, self.held, self.ending.cause)
+        with self.stages.stage("deliver"):
+            self._deliver(None)
+
+    def advance(self, advantage: float | None) -> None:
+        """The group is complete: every sample gets the rollout's advantage."""
+        try:
+            self._deliver(advantage)
+        except OSError as error:
+            self._fail(error)
+
+    def _deliver(self, advantage: float | None) -> None:
+        held, status = self.held, self.ending.status
+        held.samples = credit(held.samples, held.fidelity, self.task, self.id, status, self.graded, advantage)
+        deliver(self.directory, held.samples, held.fidelity, held.grade, self.record())
+
+    def _fail(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.held.ending = final(self.held.ending, failure(error, self.stages.current))
+
+    @property
+    def ending(self) -> Ending:
+        return self.held.ending or ending("cancelled")
+
+    @property
+    def stage(self) -> str:
+        return self.stages.current
+
+    @property
+    def graded(self) -> Graded:
+        grade = self.held.grade
+        cause = None if self.ending.cause == "finished" else self.ending.cause
+        return Graded(grade.reward if grade else None, grade is not None and grade.reward_valid, cause)
+
+    def record(self) -> RolloutRecord:
+        counted = self.held.fidelity.totals if self.held.fidelity else None
+        agent, graded, grade = self.services.agent(self.task), self.graded, self.held.grade
+        return RolloutRecord(
+            id=self.id,
+            task=self.task.id,
+            group=self.task.id,
+            harness=agent.name,
+            harness_version=agent.installation.version,
+            status=self.ending.status,
+            cause=self.ending.cause,
+            detail=self.ending.detail,
+            retryable=self.ending.retryable,
+            reward=graded.reward,
+            reward_valid=graded.reward_valid,
+            grade_cause=grade.cause if grade else "",
+            turns=counted.turns if counted else 0,
+            sampled_tokens=counted.sampled if counted else 0,
+            trained_tokens=counted.trained if counted else 0,
+            untrained=msgspec.to_builtins(counted.untrained) if counted else {},
+            samples=len(self.held.samples),
+            stages=dict(self.stages.seconds),
+            directory=str(self.directory),
+        )
+
+
+async def finish(services: Services, rollout_id: str, held: Held, cause: str) -> Fidelity:
+    """Seals the session and takes what it comes to."""
+    finished = await services.gateway.finish(rollout_id, cause, services.samples)
+    held.samples = [Sample.from_dict(fields) for fields in finished["samples"]]
+    held.fidelity = msgspec.convert(finished["fidelity"], Fidelity)
+    return held.fidelity
