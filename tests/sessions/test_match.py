@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from bridle.testing.conversation import STOP, Played, call, request, result, said, system, user
 
 from bridle.errors import BadRequest
 from bridle.messages import Message, Text, Thinking, ToolCall
 from bridle.sessions.match import match
 from bridle.sessions.tree import ROOT
+from bridle.testing.conversation import STOP, Played, call, request, result, said, system, user
 
 
 def echoes(played: Played) -> list[tuple[int, str, bool]]:
@@ -183,3 +183,28 @@ def test_a_branch_that_leaves_before_a_stop_id_is_found_again() -> None:
     assert STOP not in played.prompt()
     assert match(played.session.tree, more).steps == ()
     assert played.session.facts[1].held == len(played.prompt()) - 3
+
+
+def test_a_split_draw_is_not_taken_for_another_that_is_its_first_piece() -> None:
+    played, head, answer = opened(call(), text="same")
+    played.turn(request(*head), said("same"), ids=(5, 8, STOP))
+    split = [Message("assistant", answer.parts[:1]), Message("assistant", answer.parts[1:])]
+    played.start(request(*head, *split, result(answer.calls[0].id)))
+    assert echoes(played) == [(0, "split", False)]
+
+
+def test_a_request_of_nothing_but_assistant_messages_costs_no_more_than_its_length() -> None:
+    """Where every run of messages is tried as one draw this takes hours."""
+    played, head, answer = opened(*(call() for _ in range(20)))
+    answers = [said(f"not a draw {number}") for number in range(3000)]
+    found = match(played.session.tree, request(*head, *answers))
+    assert len(found.steps) == 3000
+    assert len(answer.calls) == 20
+
+
+def test_a_conversation_may_begin_with_an_assistant_message_and_its_calls() -> None:
+    played = Played()
+    first = said("ready", call(id="x1"))
+    played.start(request(first, result("x1"), user("u")))
+    assert echoes(played) == [(-1, "foreign", False)]
+    assert match(played.session.tree, request(first, result("x1"), user("u"))).steps == ()

@@ -2,20 +2,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bridle.testing.conversation import STOP, Played, call, request, result, said, user
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from bridle.errors import LimitReached, LogCorrupt, SessionSealed
 from bridle.messages import KindRule
 from bridle.sessions.codec import MAGIC, decode, encode, intact_length
 from bridle.sessions.records import Limits, SessionOptions
 from bridle.sessions.session import Draw, Session
+from bridle.testing.conversation import STOP, Played, call, request, result, said, user
 from bridle.tokens import ids_of
 
 
 def play(steps: list[int]) -> Played:
-    """A session of `steps`: 0 goes on, 1 asks again, 2 begins anew, 3 goes on but before the stop, 4 is not delivered."""
+    """A session of `steps`: 0 goes on, 1 asks again, 2 begins anew, 3 goes on before the stop, 4 is not delivered."""
     played = Played()
     history = [user("u")]
     for number, step in enumerate(steps):
@@ -84,6 +83,24 @@ def test_a_sealed_session_admits_no_turn() -> None:
     played.session.seal("finished", 3.0)
     with pytest.raises(SessionSealed, match="finished"):
         played.start(request(user("u")))
+
+
+def test_nothing_is_recorded_behind_the_seal() -> None:
+    played = play([0])
+    turn = played.start(request(user("another")))
+    played.session.seal("finished", 3.0)
+    with pytest.raises(SessionSealed, match="finished"):
+        played.finish(turn, said("late"))
+    with pytest.raises(SessionSealed):
+        played.session.deliver(turn, delivered=False)
+
+
+def test_the_log_holds_how_a_draw_came_back_once() -> None:
+    played = play([0] * 30)
+    told = [echo for facts in played.session.facts.values() for echo in facts.echoes]
+    assert [echo.turn for echo in told] == list(range(29))
+    sizes = [len(encode(record)) for record in played.records[-20:]]  # type: ignore[arg-type]
+    assert max(sizes) < 700
 
 
 @pytest.mark.parametrize("limits", [Limits(turns=2), Limits(sampled_tokens=6)])

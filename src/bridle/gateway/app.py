@@ -1,0 +1,204 @@
+"""The gateway as an ASGI application: agent calls on a thin hot path, every other path to the control routes.
+
+Agent routes exist bare (`/v1/...`, the key routes) and under `/s/<session>` (the key must match it).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+
+from bridle.errors import BridleError, InfrastructureError, NotFound
+from bridle.gateway.access import Access, LiveSession
+from bridle.gateway.asgi import App, Connection, Receive, Scope, Send, paced
+from bridle.gateway.generation import Generation
+from bridle.gateway.metrics import Metrics
+from bridle.gateway.turn import Turns
+from bridle.messages import ModelRequest
+from bridle.protocols.base import Protocol, ReplyStream
+from bridle.rendering.base import TextDelta, ThinkingDelta
+from bridle.sessions.session import signature
+
+log = logging.getLogger("bridle.gateway")
+
+BEGIN_S = 1.0
+"""How long the status line of a stream waits for the first word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One agent's HTTP call, authorised."""
+
+    protocol: Protocol
+    live: LiveSession
+    headers: dict[str, str]
+    body: bytes
+    connection: Connection
+    route: str
+
+
+Handler = Callable[[Call], Awaitable[None]]
+
+
+class AgentApp:
+    def __init__(
+        self,
+        protocols: dict[str, Protocol],
+        access: Access,
+        turns: Turns,
+        metrics: Metrics,
+        control: App,
+        *,
+        models: tuple[str, ...],
+        max_body_bytes: int,
+        ping_s: float,
+    ) -> None:
+        self.access = access
+        self.turns = turns
+        self.metrics = metrics
+        self.control = control
+        self.models = models
+        self.max_body_bytes = max_body_bytes
+        self.ping_s = ping_s
+        self.anthropic, self.openai = protocols["anthropic"], protocols["openai_chat"]
+        self.routes: dict[str, tuple[Protocol, Handler]] = {
+            "POST /v1/messages": (self.anthropic, self._call),
+            "POST /v1/messages/count_tokens": (self.anthropic, self._count),
+            "POST /v1/chat/completions": (self.openai, self._call),
+            "GET /v1/models": (self.openai, self._models),
+            "GET /api/v1/models": (self.openai, self._models),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        session, path = split(scope["path"])
+        route = f"{scope['method']} {path}"
+        if scope["method"] == "HEAD":
+            await Connection(receive, send).answer(200, b"")
+        elif route in self.routes or session or path.startswith(("/v1/", "/api/")):
+            await self._agent(route, session, scope, Connection(receive, send))
+        else:
+            await self.control(scope, receive, send)
+
+    async def _agent(self, route: str, path_session: str, scope: Scope, connection: Connection) -> None:
+        """Runs one call; errors leave in the protocol's own shape, with one log line that names the session."""
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        protocol, handler = self._route(route, headers)
+        session = path_session or "-"
+        try:
+            live = self.access.agent(headers, path_session)
+            session = live.session.id
+            body = await connection.body(self.max_body_bytes)
+            await handler(Call(protocol, live, headers, body, connection, route))
+        except BridleError as error:
+            log.warning("session %s: %s: %d %s: %s", session, route, error.status, error.kind, error)
+            self.metrics.errors.labels(error.kind).inc()
+            await connection.answer(error.status, protocol.error(error), _retry_headers(error))
+        except Exception:
+            log.exception("session %s: %s failed", session, route)
+            if connection.started:
+                raise
+            internal = BridleError("internal error in the gateway; its log has the traceback")
+            await connection.answer(internal.status, protocol.error(internal), _retry_headers(internal))
+
+    def _route(self, route: str, headers: dict[str, str]) -> tuple[Protocol, Handler]:
+        protocol, handler = self.routes.get(route, (self.openai, self._unknown))
+        if "anthropic-version" in headers or "/v1/messages" in route:
+            protocol = self.anthropic
+        return protocol, handler
+
+    async def _call(self, call: Call) -> None:
+        request = self._parse(call)
+        draws = self.turns.draws(call.live, request)
+        self.metrics.turns.labels(call.protocol.name).inc()
+        respond = self._stream if request.stream else self._reply
+        with ExitStack() as listening:
+            for draw in draws:
+                listening.enter_context(draw.listening())
+            try:
+                await call.connection.unless_gone(respond(call, request, draws))
+            finally:
+                for draw in draws:
+                    _record_delivery(call.live, draw)
+
+    async def _reply(self, call: Call, request: ModelRequest, draws: Sequence[Generation]) -> None:
+        replies = [await draw.wait() for draw in draws]
+        await call.connection.answer(200, call.protocol.encode(request, replies))
+        _all_sent(draws)
+
+    async def _stream(self, call: Call, request: ModelRequest, draws: Sequence[Generation]) -> None:
+        stream = call.protocol.stream(request, draws[0].turn.id, signature(draws[0].turn.id))
+        # An engine that fails at once is answered with a status, which clients retry; an error in a stream they do not.
+        await draws[0].begun(min(self.ping_s, BEGIN_S))
+        await call.connection.start_stream()
+        await call.connection.chunk(stream.start(draws[0].usage))
+        try:
+            async with aclosing(paced(_deltas(stream, draws), stream.ping, self.ping_s)) as chunks:
+                async for data in chunks:
+                    await call.connection.chunk(data)
+            await call.connection.chunk(stream.finish([await draw.wait() for draw in draws]), last=True)
+            _all_sent(draws)
+        except BridleError as error:
+            log.warning(
+                "session %s: %s: failed while streaming: %s: %s", call.live.session.id, call.route, error.kind, error
+            )
+            self.metrics.errors.labels(error.kind).inc()
+            await call.connection.chunk(stream.error(error), last=True)
+
+    async def _count(self, call: Call) -> None:
+        tokens = self.turns.count(call.live, self._parse(call))
+        await call.connection.answer(200, call.protocol.token_count(tokens))
+
+    async def _models(self, call: Call) -> None:
+        await call.connection.answer(200, call.protocol.models(self.models, self.turns.engine.facts.context_length))
+
+    async def _unknown(self, call: Call) -> None:
+        raise NotFound(f"no route {call.route}; an agent may call {', '.join(self.routes)}")
+
+    def _parse(self, call: Call) -> ModelRequest:
+        request = call.protocol.parse(call.body, call.headers)
+        if request.model not in self.models:
+            raise NotFound(f"unknown model {request.model!r}; this gateway serves {', '.join(self.models)}")
+        return request
+
+
+async def _deltas(stream: ReplyStream, draws: Sequence[Generation]) -> AsyncGenerator[bytes, None]:
+    """Encoded text and thinking of the draws as they come, siblings one after the other."""
+    for index, draw in enumerate(draws):
+        async for event in draw.follow():
+            match event:
+                case TextDelta(text):
+                    yield stream.text(text, index)
+                case ThinkingDelta(text):
+                    yield stream.thinking(text, index)
+
+
+def _all_sent(draws: Sequence[Generation]) -> None:
+    """A draw is delivered when a client that stayed to the end was sent all of it."""
+    for draw in draws:
+        draw.delivered = True
+
+
+def _record_delivery(live: LiveSession, draw: Generation) -> None:
+    if draw.finished and not live.session.sealed:
+        live.session.deliver(draw.turn, delivered=draw.delivered)
+
+
+def split(path: str) -> tuple[str, str]:
+    """-> (session named in the path, "" for none; the path below it, a doubled /v1 folded)."""
+    session = ""
+    if path.startswith("/s/"):
+        session, _, rest = path[3:].partition("/")
+        path = "/" + rest
+    return session, path[3:] if path.startswith("/v1/v1/") else path
+
+
+def _retry_headers(error: BridleError) -> dict[str, str]:
+    """Codex gives up on a retryable status without Retry-After; SDKs obey x-should-retry."""
+    if isinstance(error, InfrastructureError) and error.retryable:
+        return {"retry-after": "1"}
+    return {"x-should-retry": "false"}

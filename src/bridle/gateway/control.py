@@ -1,0 +1,177 @@
+"""Control routes of the gateway: sessions are opened, inspected and finished here, with the control token only."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bridle.errors import BadRequest, BridleError, Conflict, NotFound
+from bridle.gateway.access import Access, LiveSession, new_key
+from bridle.gateway.journal import Journal
+from bridle.gateway.metrics import Metrics
+from bridle.messages import Kind
+from bridle.rendering.base import Renderer
+from bridle.samples.linearize import DEFAULT, Options, document, linearize
+from bridle.sessions.records import Opened, SessionOptions
+from bridle.sessions.session import Session
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,139}")
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class OpenSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /sessions. Without `id` one is made."""
+
+    id: str = ""
+    options: SessionOptions = SessionOptions()
+
+
+class Linearization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the tree becomes samples, see `bridle.samples.linearize.Options`."""
+
+    train: tuple[Kind, ...] = DEFAULT.train
+    max_sample_tokens: int | None = None
+    unused_draws: Literal["train", "drop"] = "train"
+
+    def options(self, session: Session) -> Options:
+        opened = session.options
+        return Options(
+            train=self.train,
+            max_sample_tokens=self.max_sample_tokens,
+            unused_draws=self.unused_draws,
+            rollout_id=session.id,
+            history=opened.history,
+            sampling=msgspec.to_builtins(opened.sampling),
+            metadata=opened.metadata,
+        )
+
+
+class FinishSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /sessions/{id}/finish."""
+
+    cause: str = "finished"
+    samples: Linearization = Linearization()
+
+
+class Control:
+    """Opens, shows and finishes sessions; `base_url` is known once the server listens."""
+
+    def __init__(self, access: Access, renderer: Renderer, metrics: Metrics, data: Path, model: str) -> None:
+        self.access = access
+        self.renderer = renderer
+        self.metrics = metrics
+        self.data = data
+        self.model = model
+        self.base_url = ""
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/healthz", _healthz),
+                Route("/metrics", self._guarded(self._metrics)),
+                Route("/sessions", self._guarded(self._open), methods=["POST"]),
+                Route("/sessions/{id}", self._guarded(self._show)),
+                Route("/sessions/{id}/finish", self._guarded(self._finish), methods=["POST"]),
+            ],
+            exception_handlers={404: _no_route, 405: _no_route},
+        )
+
+    def log_path(self, session: str) -> Path:
+        return self.data / "rollouts" / session / "session.log"
+
+    def open(self, order: OpenSession) -> LiveSession:
+        session_id = order.id or f"session-{secrets.token_hex(6)}"
+        if not _ID.fullmatch(session_id):
+            raise BadRequest(
+                f"session id {session_id!r}: use letters, digits, '.', '_' and '-', at most 140 characters"
+            )
+        if self.access.has(session_id):
+            raise Conflict(f"session {session_id!r} exists; a session's id is used once")
+        journal = Journal(self.log_path(session_id))
+        session = Session(journal.append)
+        fingerprint = f"{self.renderer.vocabulary.fingerprint}/{self.renderer.facts.fingerprint}"
+        session.open(Opened(session_id, self.model, fingerprint, order.options, time.time()))
+        live = LiveSession(session, new_key(), journal)
+        self.access.add(live)
+        self.metrics.sessions.inc()
+        return live
+
+    async def finish(self, session_id: str, order: FinishSession) -> dict[str, Any]:
+        """Draws under way are aborted and recorded, the session is sealed, its tree becomes samples. Repeatable."""
+        live = self.access.get(session_id)
+        live.ending = live.ending or order.cause or "finished"
+        for generation in list(live.running):
+            await generation.abandon()
+        if live.session.sealed is None:
+            live.session.seal(live.ending, time.time())
+            live.journal.close()
+            self.metrics.sessions.dec()
+            self.metrics.sampled.inc(live.session.sampled_tokens)
+        return document(linearize(live.session.tree, order.samples.options(live.session), live.session.facts))
+
+    async def _open(self, request: Request) -> Response:
+        live = self.open(_body(await request.body(), OpenSession))
+        base = f"{self.base_url}/s/{live.session.id}"
+        urls = {"anthropic": base, "openai": f"{base}/v1"}
+        return _json({"id": live.session.id, "key": live.key, "base_urls": urls, "model": self.model}, 201)
+
+    async def _show(self, request: Request) -> Response:
+        live = self.access.get(request.path_params["id"])
+        session = live.session
+        return _json(
+            {
+                "id": session.id,
+                "sealed": session.sealed.cause if session.sealed else None,
+                "turns": len(session.tree.turns),
+                "running": len(live.running),
+                "sampled_tokens": session.sampled_tokens,
+                "log": str(live.journal.path),
+            }
+        )
+
+    async def _finish(self, request: Request) -> Response:
+        return _json(await self.finish(request.path_params["id"], _body(await request.body(), FinishSession)))
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    def _guarded(self, endpoint: Endpoint) -> Endpoint:
+        async def guarded(request: Request) -> Response:
+            try:
+                self.access.control(request.headers)
+                return await endpoint(request)
+            except BridleError as error:
+                return _json({"error": {"kind": error.kind, "message": error.message}}, error.status)
+
+        return guarded
+
+
+async def _healthz(request: Request) -> Response:
+    return _json({"status": "ok"})
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    message = f"no route {request.method} {request.url.path}"
+    return _json({"error": {"kind": NotFound.kind, "message": message}}, 404)
+
+
+def _body(data: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"request body: {error}") from error
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status, media_type="application/json")
