@@ -89,9 +89,7 @@ def conclude(shown: Shown, audited: dict[str, Any], seconds: float) -> int:
         "failed": shown.failed + [name for name, check in zip(shown.documents, checks, strict=True) if not check["ok"]],
     }
     (OUT.parent / "demo.json").write_text(json.dumps(summary, indent=1) + "\n")
-    print(
-        f"\nwritten: {OUT}/<run>/rollouts/<rollout>/ (samples.jsonl, session.log, patch.diff) and {OUT.parent}/demo.json"
-    )
+    print(f"\nwritten: {OUT}/<run>/rollouts/<rollout>/ (samples.jsonl, session.log, ...) and {OUT.parent}/demo.json")
     print("type next:")
     print(f"  .venv/bin/bridle show {OUT}/local --rollout {LOCAL_TASK}-0")
     print(f"  .venv/bin/bridle export {OUT}/local {OUT}/samples.jsonl")

@@ -141,7 +141,7 @@ def _explained(message: str, kind: type[Any]) -> str:
 
 
 def _struct_at(kind: Any, place: str) -> type[msgspec.Struct]:
-    """The Struct that `place` ("session.kind_rules[0]") leads to from `kind`."""
+    """The Struct that `place` ("session.kinds[0]") leads to from `kind`."""
     for name in filter(None, place.replace("[", ".[").split(".")):
         if name.startswith("["):
             kind = get_args(kind)[0]

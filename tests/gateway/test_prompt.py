@@ -255,7 +255,7 @@ async def test_sub_agents_interleave_and_their_kinds_come_from_rules(grounds, ag
         KindRule("auxiliary", "title", tools="none"),
     )
     async with grounds(script=script) as g:
-        session = await g.open(kind_rules=rules)
+        session = await g.open(kinds=rules)
         main = agents(protocol, session)
         helper = agents(protocol, session, system="You explore.")
         title = agents(protocol, session, tools=())

@@ -89,6 +89,13 @@ async def test_an_installer_reports_its_lines_and_its_last_ones_when_it_fails() 
         await run_installer(["/bin/sh", "-c", "echo because; exit 4"], lines.append)
 
 
+async def test_what_package_tools_say_unasked_is_not_passed_on() -> None:
+    lines: list[str] = []
+    said = "WARNING: Location is ignored\n[notice] A new release\nnpm warn deprecated x\n\nadded 3 packages in 2s\n"
+    await run_installer(["/usr/bin/printf", "%s", said], lines.append)
+    assert lines == ["added 3 packages in 2s"]
+
+
 async def test_a_cancelled_installer_is_dead_with_all_it_started(tmp_path: Path) -> None:
     script = f"while :; do date +%N >>{tmp_path}/alive; sleep 0.01; done & wait"
     running = asyncio.create_task(run_installer(["/bin/sh", "-c", script], print))

@@ -142,7 +142,7 @@ def test_minted_identities_are_alphanumeric_and_unique() -> None:
 
 def test_kinds_come_from_the_rules_a_session_was_opened_with() -> None:
     rules = (KindRule("compaction", "sum-up", last_user_contains="summarise"),)
-    played = Played(SessionOptions(kind_rules=rules))
+    played = Played(SessionOptions(kinds=rules))
     played.start(request(user("u")))
     assert (played.last.kind, played.last.rule) == ("main", "default")
     played.start(request(user("u"), user("please summarise")))

@@ -36,7 +36,7 @@ class GatewayClient:
         await self._http.__aexit__(kind, error, trace)
 
     async def open(self, session_id: str, options: SessionOptions) -> OpenedSession:
-        answer = await self._http.post("/sessions", {"id": session_id, "options": msgspec.to_builtins(options)})
+        answer = await self._http.post("/sessions", {"id": session_id, **msgspec.to_builtins(options)})
         return msgspec.convert(answer, OpenedSession)
 
     async def show(self, session_id: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class GatewayClient:
         return shown
 
     async def finish(self, session_id: str, cause: str, samples: dict[str, Any]) -> dict[str, Any]:
-        """Seals the session -> {"samples": [...], "fidelity": {...}}. Repeatable."""
-        body = {"cause": cause, "samples": samples}
+        """Seals the session -> {"samples": [...], "fidelity": {...}}. Repeatable. `samples`: how to linearize."""
+        body = {"cause": cause, **samples}
         finished: dict[str, Any] = await self._http.post(f"/sessions/{session_id}/finish", body, idempotent=True)
         return finished

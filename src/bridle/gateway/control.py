@@ -30,11 +30,13 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,139}")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class OpenSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of POST /sessions. Without `id` one is made."""
+class OpenSession(SessionOptions, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /sessions: the options, and an id. Without one it is made."""
 
     id: str = ""
-    options: SessionOptions = SessionOptions()
+
+    def session_options(self) -> SessionOptions:
+        return SessionOptions(self.sampling, self.limits, self.kinds, self.history, self.metadata)
 
 
 class Linearization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,11 +59,10 @@ class Linearization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class FinishSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FinishSession(Linearization, frozen=True, forbid_unknown_fields=True):
     """Body of POST /sessions/{id}/finish."""
 
     cause: str = "finished"
-    samples: Linearization = Linearization()
 
 
 class Control:
@@ -101,7 +102,7 @@ class Control:
         journal = Journal(self.log_path(session_id))
         session = Session(journal.append)
         fingerprint = f"{self.renderer.vocabulary.fingerprint}/{self.renderer.facts.fingerprint}"
-        session.open(Opened(session_id, self.model, fingerprint, order.options, time.time()))
+        session.open(Opened(session_id, self.model, fingerprint, order.session_options(), time.time()))
         live = LiveSession(session, new_key(), journal)
         self.access.add(live)
         self.metrics.sessions.inc()
@@ -118,7 +119,7 @@ class Control:
             live.journal.close()
             self.metrics.sessions.dec()
             self.metrics.sampled.inc(live.session.sampled_tokens)
-        return document(linearize(live.session.tree, order.samples.options(live.session), live.session.facts))
+        return document(linearize(live.session.tree, order.options(live.session), live.session.facts))
 
     async def _open(self, request: Request) -> Response:
         live = self.open(_body(await request.body(), OpenSession))

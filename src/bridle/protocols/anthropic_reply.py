@@ -148,8 +148,8 @@ def _block(part: Part) -> dict[str, Any]:
 
 
 def _input(call: ToolCall) -> str:
-    """The arguments, exactly as sampled where they are an object. This protocol can carry nothing else: official clients
-    fail on it, so what was sampled goes into the one key Anthropic's own documentation names for that."""
+    """The arguments, exactly as sampled where they are an object. Official clients fail on anything else, so that goes
+    into the one key Anthropic's own documentation names for it."""
     try:
         msgspec.json.decode(call.arguments, type=dict[str, Any])
     except msgspec.DecodeError:

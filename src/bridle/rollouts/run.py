@@ -119,8 +119,8 @@ class Attempt:
     async def _open(self) -> OpenedSession:
         with self.stage("open"):
             given = self.services.session
-            rules = (*given.kind_rules, *self.agent.harness.kind_rules)
-            options = msgspec.structs.replace(given, kind_rules=rules)
+            rules = (*given.kinds, *self.agent.harness.kind_rules)
+            options = msgspec.structs.replace(given, kinds=rules)
             self.held.session = await self.services.gateway.open(self.id, options)
             return self.held.session
 

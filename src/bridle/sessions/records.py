@@ -43,7 +43,7 @@ class TrainingSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SessionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampling: TrainingSampling = TrainingSampling()
     limits: Limits = Limits()
-    kind_rules: tuple[KindRule, ...] = ()
+    kinds: tuple[KindRule, ...] = ()
     history: Literal["keep"] = "keep"
     metadata: dict[str, str] = {}
 

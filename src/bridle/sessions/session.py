@@ -125,7 +125,7 @@ class Session:
     ) -> Turn:
         """Adds what the request brought (`rendered[i]`: the ids of `found.steps[i]`) and a started turn behind it."""
         self.admit()
-        kind, rule = kind_of(request, self.options.kind_rules)
+        kind, rule = kind_of(request, self.options.kinds)
         seq = len(self.tree.turns)
         self._echoed(found.echoes)
         nodes = tuple(
