@@ -62,7 +62,7 @@ CLAUDE_TURNS: dict[str, list[dict[str, Any]]] = {
                 },
                 {
                     "tool": "Bash",
-                    "arguments_text": '{"timeout": "5000", "command": "cd /workspace && ls ", "description":"l\\u0069"}',
+                    "arguments_text": '{"timeout": "5000", "command": "cd /workspace && ls ", "description":"\\u0069"}',
                 },
             ],
         },
