@@ -53,7 +53,7 @@ def test_export_writes_every_sample_in_one_file(place: Any, bridle: Any, finishe
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
-def test_linearize_reads_every_case(bridle: Any, case: Path) -> None:
+def test_linearize_reads_every_case(place: Any, bridle: Any, case: Path) -> None:
     done = bridle("linearize", str(case))
     if "t32" in case.stem:
         assert done.returncode == 2
@@ -66,6 +66,8 @@ def test_linearize_reads_every_case(bridle: Any, case: Path) -> None:
         assert "reward" in sample
     totals = document["fidelity"]["totals"]
     assert totals["trained"] + sum(totals["untrained"].values()) == totals["sampled"]
+    counts = json.loads((place.folder / "build/linearize.json").read_text())
+    assert counts == {"file": str(case), **totals}
 
 
 def test_linearize_gives_a_runs_tokens_from_its_session_log(place: Any, bridle: Any, finished: Any) -> None:

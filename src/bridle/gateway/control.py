@@ -47,15 +47,11 @@ class Linearization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unused_draws: Literal["train", "drop"] = "train"
 
     def options(self, session: Session) -> Options:
-        opened = session.options
-        return Options(
+        return msgspec.structs.replace(
+            Options.of(session),
             train=self.train,
             max_sample_tokens=self.max_sample_tokens,
             unused_draws=self.unused_draws,
-            rollout_id=session.id,
-            history=opened.history,
-            sampling=msgspec.to_builtins(opened.sampling),
-            metadata=opened.metadata,
         )
 
 

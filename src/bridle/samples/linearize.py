@@ -20,7 +20,7 @@ from bridle.messages import Kind
 from bridle.samples.credit import Graded, Rule, credited
 from bridle.samples.fidelity import Account, Fidelity, record
 from bridle.samples.sample import Reason, Sample, Status, TurnSpan
-from bridle.sessions.session import TurnFacts
+from bridle.sessions.session import Session, TurnFacts
 from bridle.sessions.tree import ROOT, Tree, Turn
 from bridle.tokens import concatenate
 
@@ -42,6 +42,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Mapping[str, Any] = {}
     status: Status = "completed"
     metadata: Mapping[str, Any] = {}
+
+    @classmethod
+    def of(cls, session: Session) -> Options:
+        """What a session itself says about its samples."""
+        opened = session.options
+        return cls(
+            rollout_id=session.id,
+            history=opened.history,
+            sampling=msgspec.to_builtins(opened.sampling),
+            metadata=opened.metadata,
+        )
 
 
 DEFAULT = Options()
