@@ -14,11 +14,19 @@ from hypothesis import settings
 settings.register_profile("bridle", deadline=None)
 settings.load_profile("bridle")
 
+INSTALL_S = 900
 OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--counts", type=Path, metavar="FILE", help="write the run's counts to FILE as JSON")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test that runs a real agent installs it too."""
+    for item in items:
+        if item.get_closest_marker("agents"):
+            item.add_marker(pytest.mark.timeout(INSTALL_S))
 
 
 def pytest_terminal_summary(

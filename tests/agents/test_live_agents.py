@@ -127,7 +127,7 @@ def run_scenarios(agent: str, turns: dict[str, list[dict[str, Any]]], folder: Pa
     (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [str(BRIDLE), "run", str(folder / "tasks.jsonl"), "--harness", agent, "--out", str(folder / "run")]
     command += ["--set", "engine.options.score=fake", "--json", *options]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert (folder / "run/run.json").exists(), ended.stderr
     return Ran(folder / "run")
 

@@ -120,7 +120,7 @@ def _table(records: Sequence[RolloutRecord], agents: bool) -> Table:
         table.add_column("agent", overflow="fold")
     table.add_column("reward", justify="right", no_wrap=True)
     table.add_column("cause", no_wrap=True)
-    for name in ("turns", "sampled", "trained"):
+    for name in ("turns", "sampled", "kept", "trained"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("not trained", overflow="fold")
     table.add_column("samples", justify="right", no_wrap=True)
@@ -132,6 +132,7 @@ def _table(records: Sequence[RolloutRecord], agents: bool) -> Table:
             record.cause,
             f"{record.turns}",
             f"{record.sampled_tokens}",
+            f"{record.kept_tokens}",
             f"{record.trained_tokens}",
             _reasons(record.untrained),
             f"{record.samples}",

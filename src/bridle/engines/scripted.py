@@ -146,9 +146,6 @@ class ScriptedEngine:
     async def abort(self, rid: str) -> None:
         self._running.discard(rid)
 
-    async def healthy(self) -> bool:
-        return True
-
     def _chunks(self, line: Line, forced: bool) -> Iterator[tuple[Chunk, Floats | None]]:
         """Pairs of a chunk and the logprobs this engine stands by."""
         for start in range(0, len(line.ids), CHUNK):

@@ -144,9 +144,6 @@ class TransformersEngine:
     async def abort(self, rid: str) -> None:
         self._running.discard(rid)
 
-    async def healthy(self) -> bool:
-        return True
-
     def _check(self, request: GenerateRequest) -> None:
         sampling = request.sampling
         if sampling.temperature <= 0 or sampling.top_p != 1.0 or sampling.top_k != -1:

@@ -37,6 +37,11 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = ""
 
     @property
+    def kept_tokens(self) -> int:
+        """Trained, or put in place by a script that stands in for a model."""
+        return self.trained_tokens + self.untrained.get("forced", 0)
+
+    @property
     def graded(self) -> bool:
         return self.reward_valid
 

@@ -38,14 +38,6 @@ def decode(data: bytes, name: str = "session log") -> Iterator[Record]:
         at = end
 
 
-def intact_length(data: bytes) -> int:
-    """Bytes up to the end of the last whole frame: where a reopened log goes on."""
-    at = len(MAGIC)
-    while (end := _frame_end(data, at)) <= len(data):
-        at = end
-    return at
-
-
 def _frame_end(data: bytes, at: int) -> int:
     """One past the frame at `at`; past the data's end when the frame is cut off."""
     if at + _FRAME.size > len(data):
