@@ -5,23 +5,20 @@ The environment is not a source: it holds secrets only. Unknown keys are refused
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any
 
 import msgspec
 import yaml
 
+from bridle.decoding import decode
 from bridle.errors import ConfigError
 from bridle.gateway.control import Linearization
 from bridle.gateway.server import GatewayConfig
-from bridle.registry import unknown
 from bridle.sandboxes.base import SandboxConfig
 from bridle.sessions.records import SessionOptions
-
-T = TypeVar("T")
 
 
 class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,15 +79,7 @@ def load(file: Path | None, overrides: Iterable[str], flags: Mapping[str, Any]) 
     for key, value in flags.items():
         if value is not None:
             _put(document, key, value)
-    return convert(document, Settings, "settings")
-
-
-def convert(document: Any, kind: type[T], what: str) -> T:
-    """Checks plain values against a Struct. Raises ConfigError with the path of the offending key and a suggestion."""
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{what}: {_explained(str(error), kind)}") from error
+    return decode(document, Settings, "settings")
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -127,24 +116,3 @@ def _put(document: dict[str, Any], dotted: str, value: Any) -> None:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def _explained(message: str, kind: type[Any]) -> str:
-    """msgspec's "Object contains unknown field `prt` - at `$.gateway`" -> 'gateway.prt: unknown key "prt": did you
-    mean "port"? There are: …', and any other "problem - at `$.gateway.port`" -> "gateway.port: problem"."""
-    problem, _, place = message.partition(" - at `$")
-    place = place.rstrip("`").removeprefix(".")
-    if found := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
-        key, problem = found[1], unknown("key", found[1], _struct_at(kind, place).__struct_fields__)
-        place = f"{place}.{key}" if place else key
-    return f"{place}: {problem[0].lower()}{problem[1:]}" if place else problem
-
-
-def _struct_at(kind: Any, place: str) -> type[msgspec.Struct]:
-    """The Struct that `place` ("session.kinds[0]") leads to from `kind`."""
-    for name in filter(None, place.replace("[", ".[").split(".")):
-        if name.startswith("["):
-            kind = get_args(kind)[0]
-        else:
-            kind = next(field.type for field in msgspec.structs.fields(kind) if field.name == name)
-    return kind  # type: ignore[no-any-return]

@@ -43,10 +43,13 @@ def test_a_file_is_read_in_yaml_and_in_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("threads: [{turns: [{txt: hello}]}]", r"txt.*turns.*did you mean `text`"),
-        ("threds: []", "did you mean `threads`"),
+        (
+            "threads: [{turns: [{txt: hello}]}]",
+            r'threads\[0\]\.turns\[0\]\.txt: unknown key "txt": did you mean "text"',
+        ),
+        ("threds: []", 'threds: unknown key "threds": did you mean "threads"'),
         ("threads: []", "at least one thread"),
-        ("threads: [{turns: []}]", r"at least one turn.*threads"),
+        ("threads: [{turns: []}]", r"threads\[0\]: a thread needs at least one turn"),
         ("threads: [{kind: side, turns: [{}]}]", "side"),
         ("threads: [{turns: [{calls: [{shell: ls, tool: Bash}]}]}]", "either `shell` or `tool`"),
         ("threads: [{turns: [{calls: [{shell: ls, arguments: {}}]}]}]", "takes no arguments"),

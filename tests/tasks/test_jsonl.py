@@ -69,15 +69,18 @@ def test_blank_lines_are_no_tasks_and_line_separators_in_texts_are_no_lines(fold
 BROKEN: dict[str, tuple[Any, str]] = {
     "a misspelt key": (
         row(instructions="x"),
-        r':2: instructions: unknown key; did you mean "instruction"\? There are: id, ',
+        r':2: instructions: unknown key "instructions": did you mean "instruction"\? There are: budgets, grader',
     ),
     "a misspelt key inside": (
         row(budgets={"agents_s": 3}),
-        r':2: budgets\.agents_s: unknown key; did you mean "agent_s"',
+        r':2: budgets\.agents_s: unknown key "agents_s": did you mean "agent_s"\?',
     ),
-    "a foreign key": (row(grader={"name": "x", "qqq": 1}), r":2: grader\.qqq: unknown key; There are: name, options"),
-    "a missing key": (without("id"), r":2: id: missing; expected this key beside instruction, workspace, grader"),
-    "a missing key inside": (row(grader={}), r":2: grader\.name: missing; expected this key beside no others"),
+    "a foreign key": (
+        row(grader={"name": "x", "qqq": 1}),
+        r':2: grader\.qqq: unknown key "qqq": There are: name, options',
+    ),
+    "a missing key": (without("id"), r":2: id: missing, and required. There are: id, instruction, workspace, grader"),
+    "a missing key inside": (row(grader={}), r":2: grader\.name: missing, and required. There are: name, options"),
     "a wrong type": (row(budgets={"agent_s": "x"}), r":2: budgets\.agent_s: expected `float`, got `str`"),
     "a wrong type in a list": (row(protected=["a", 3]), r":2: protected\[1\]: expected `str`, got `int`"),
     "text instead of a spec": (row(grader="command"), r":2: grader: expected `object`, got `str`"),
@@ -85,7 +88,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
         row(workspace={"path": "repo", "history": "old"}),
         r":2: workspace\.history: expected one of fresh, kept, none, got 'old'",
     ),
-    "a value out of range": (row(budgets={"agent_s": 0}), r":2: budgets\.agent_s: expected seconds above 0"),
+    "a value out of range": (row(budgets={"agent_s": 0}), r":2: budgets: agent_s: expected seconds above 0"),
     "an unfit id": (row(id="a/b"), r":2: id: expected letters"),
     "an empty instruction": (row(instruction=""), r":2: instruction: expected what the agent shall do"),
     "no workspace": (row(workspace={"path": "nowhere"}), r":2: workspace\.path: expected a folder, there is none at /"),

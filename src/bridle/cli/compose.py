@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from bridle import __version__
-from bridle.config import Settings, convert
+from bridle.config import Settings
+from bridle.decoding import decode
 from bridle.engines import NAMES as ENGINES
 from bridle.engines.base import Engine
 from bridle.engines.script import Script, Thread, load
@@ -147,13 +148,13 @@ def harness_of(settings: Settings, task: Task) -> Spec:
 
 def make_harness(spec: Spec) -> Harness:
     kind: Any = resolve("harness", HARNESSES, spec.name)
-    harness: Harness = kind(convert(spec.options, kind.Config, f"harness.options of {spec.name}"))
+    harness: Harness = kind(decode(spec.options, kind.Config, f"harness.options of {spec.name}"))
     return harness
 
 
 def make_grader(task: Task) -> Grader:
     kind: Any = resolve("grader", GRADERS, task.grader.name)
-    grader: Grader = kind(convert(task.grader.options, kind.Config, f"task {task.id}: grader.options"))
+    grader: Grader = kind(decode(task.grader.options, kind.Config, f"task {task.id}: grader.options"))
     return grader
 
 
@@ -182,7 +183,7 @@ def sandbox_of(settings: Settings, task: Task) -> tuple[str, SandboxConfig]:
     resolve("sandbox", SANDBOXES, name)
     if task.sandbox is None or not task.sandbox.options:
         return name, settings.sandbox.limits
-    return name, convert(task.sandbox.options, SandboxConfig, f"task {task.id}: sandbox.options")
+    return name, decode(task.sandbox.options, SandboxConfig, f"task {task.id}: sandbox.options")
 
 
 def make_sandbox(name: str, limits: SandboxConfig, place: Path, mounts: Sequence[Mount]) -> Sandbox:

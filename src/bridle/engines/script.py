@@ -6,9 +6,7 @@ and the tool of the agent at hand that runs shell commands is found by its schem
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from bridle.decoding import decode
 from bridle.errors import ConfigError, EngineError
 from bridle.messages import Kind, Message, ModelRequest, Part, Text, Thinking, Tool, ToolCall, last_user_text
 
@@ -166,10 +165,7 @@ def load(path: Path) -> Script:
         raise ConfigError(f"cannot read the script {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"the script {path} is neither YAML nor JSON: {error}") from error
-    try:
-        return msgspec.convert(document, Script)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"the script {path}: {error}{_suggestion(str(error))}") from error
+    return decode(document, Script, f"the script {path}")
 
 
 def reply(turn: ScriptTurn, tools: tuple[Tool, ...]) -> Message:
@@ -227,12 +223,3 @@ def _outline(request: ModelRequest) -> str:
         f"a request with {len(request.messages)} messages and {len(request.tools)} tools "
         f"whose last user message starts {last_user_text(request.messages)[:60]!r}"
     )
-
-
-def _suggestion(message: str) -> str:
-    unknown = re.search(r"unknown field `([^`]*)`", message)
-    if unknown is None:
-        return ""
-    known = {name for struct in (Script, Expect, Thread, When, ScriptTurn, Call) for name in struct.__struct_fields__}
-    close = difflib.get_close_matches(unknown[1], known, 1)
-    return f"; did you mean `{close[0]}`?" if close else ""

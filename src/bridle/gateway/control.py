@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import orjson
@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from bridle.decoding import decode
 from bridle.errors import BadRequest, BridleError, Conflict, NotFound
 from bridle.gateway.access import Access, LiveSession, new_key
 from bridle.gateway.journal import Journal
@@ -27,6 +28,7 @@ from bridle.sessions.records import Opened, SessionOptions
 from bridle.sessions.session import Session
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,139}")
+T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -163,11 +165,12 @@ async def _no_route(request: Request, error: Exception) -> Response:
     return _json({"error": {"kind": NotFound.kind, "message": message}}, 404)
 
 
-def _body(data: bytes, kind: type[Any]) -> Any:
+def _body(data: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(data or b"{}", type=kind)
+        document = msgspec.json.decode(data or b"{}")
     except msgspec.DecodeError as error:
-        raise BadRequest(f"request body: {error}") from error
+        raise BadRequest(f"request body: not JSON: {error}") from error
+    return decode(document, kind, "request body", BadRequest)
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -10,8 +10,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from bridle.errors import TaskError
-
 PROTECTED = (
     "tests",
     "test_*.py",
@@ -59,7 +57,7 @@ class Budgets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for name, seconds in msgspec.structs.asdict(self).items():
             if not 0 < seconds < 7 * 86400:
-                raise TaskError(f"budgets.{name}: expected seconds above 0 and below a week, got {seconds}")
+                raise ValueError(f"{name}: expected seconds above 0 and below a week, got {seconds}")
 
 
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,6 +79,6 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
-            raise TaskError(f"id: expected letters, digits, '.', '_' and '-', at most 128 of them, got {self.id!r}")
+            raise ValueError(f"id: expected letters, digits, '.', '_' and '-', at most 128 of them, got {self.id!r}")
         if not self.instruction.strip():
-            raise TaskError("instruction: expected what the agent shall do, got an empty text")
+            raise ValueError("instruction: expected what the agent shall do, got an empty text")

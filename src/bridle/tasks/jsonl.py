@@ -5,29 +5,19 @@ Every error names the file, the line (the task's number in .json and .yaml), the
 
 from __future__ import annotations
 
-import difflib
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
 
 import msgspec
 import yaml
 
+from bridle.decoding import decode
 from bridle.errors import TaskError
-from bridle.tasks.base import Budgets, Spec, Task, Workspace
+from bridle.tasks.base import Task
 
 _FORMATS = (".jsonl", ".json", ".yaml", ".yml")
 _FOLDER_FILES = tuple(f"tasks{suffix}" for suffix in _FORMATS)
-_STRUCTS: dict[str, type[msgspec.Struct]] = {
-    "": Task,
-    "workspace": Workspace,
-    "budgets": Budgets,
-    "grader": Spec,
-    "harness": Spec,
-    "sandbox": Spec,
-}
 
 
 def load(path: Path) -> list[Task]:
@@ -96,12 +86,7 @@ def _yaml(text: str, file: Path) -> object:
 def _task(row: object, place: str, folder: Path) -> Task:
     if not isinstance(row, dict):
         raise TaskError(f"{place}: expected one task as an object of keys, got {type(row).__name__}")
-    try:
-        task = msgspec.convert(row, Task)
-    except msgspec.ValidationError as error:
-        raise TaskError(f"{place}: {_explained(str(error), row)}") from error
-    except TaskError as error:
-        raise TaskError(f"{place}: {error.message}") from error
+    task = decode(row, Task, place, TaskError)
     workspace = _existing(folder, task.workspace.path, f"{place}: workspace.path", folder_wanted=True)
     script = None
     if task.script is not None:
@@ -116,26 +101,3 @@ def _existing(folder: Path, given: str, place: str, *, folder_wanted: bool) -> s
     if not (path.is_dir() if folder_wanted else path.is_file()):
         raise TaskError(f"{place}: expected a {'folder' if folder_wanted else 'file'}, there is none at {path}")
     return str(path)
-
-
-def _explained(message: str, row: dict[Any, Any]) -> str:
-    """msgspec's 'Object contains unknown field `x` - at `$.budgets`' -> 'budgets.x: unknown key; did you mean …'."""
-    problem, _, where = message.partition(" - at `$")
-    where = where.rstrip("`").removeprefix(".")
-    if unknown := re.search(r"unknown field `(.*)`", problem):
-        fields = _STRUCTS[where].__struct_encode_fields__
-        close = difflib.get_close_matches(unknown[1], fields, n=1)
-        hint = f'did you mean "{close[0]}"? ' if close else ""
-        return f"{_join(where, unknown[1])}: unknown key; {hint}There are: {', '.join(fields)}"
-    if missing := re.search(r"missing required field `(.*)`", problem):
-        held = ", ".join(map(str, row[where] if where else row)) or "no others"
-        return f"{_join(where, missing[1])}: missing; expected this key beside {held}"
-    if problem.startswith("Invalid enum value"):
-        owner, _, key = where.rpartition(".")
-        allowed = get_args(get_type_hints(_STRUCTS[owner])[key])
-        return f"{where}: expected one of {', '.join(allowed)}, got{problem.removeprefix('Invalid enum value')}"
-    return f"{where}: {problem[0].lower()}{problem[1:]}"
-
-
-def _join(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
