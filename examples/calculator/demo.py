@@ -75,8 +75,8 @@ def step(arguments: list[str]) -> bool:
 
 def conclude(shown: Shown, audited: dict[str, Any], seconds: float) -> int:
     totals = [document["totals"] for document in shown.documents.values()]
-    checks = [document["check"] for document in shown.documents.values() if document["check"]]
-    kept, due = sum(check["kept"] for check in checks), sum(check["sampled"] for check in checks)
+    checks = {name: document["check"] for name, document in shown.documents.items() if document["check"]}
+    kept, due = sum(check["kept"] for check in checks.values()), sum(check["sampled"] for check in checks.values())
     summary = {
         "rollouts": sum(total["rollouts"] for total in totals),
         "graded": sum(total["graded"] for total in totals),
@@ -86,7 +86,7 @@ def conclude(shown: Shown, audited: dict[str, Any], seconds: float) -> int:
         "audit_max_delta": audited.get("delta", {}).get("max"),
         "audit_sensitivity": audited.get("sensitivity"),
         "seconds": round(seconds, 1),
-        "failed": shown.failed + [name for name, check in zip(shown.documents, checks, strict=True) if not check["ok"]],
+        "failed": shown.failed + [name for name, check in checks.items() if not check["ok"]],
     }
     (OUT.parent / "demo.json").write_text(json.dumps(summary, indent=1) + "\n")
     print(f"\nwritten: {OUT}/<run>/rollouts/<rollout>/ (samples.jsonl, session.log, ...) and {OUT.parent}/demo.json")

@@ -53,32 +53,29 @@ CLAUDE_TURNS: dict[str, list[dict[str, Any]]] = {
     "rewritten": [
         {"calls": [{"tool": "Read", "arguments_text": '{ "file_path":  "/workspace/calculator/operations.py" }'}]},
         {
-            "text": "Keys in an order no serializer would choose.",
+            "text": "Keys in an order no serializer would choose, and one that is no boolean.",
             "calls": [
                 {
                     "tool": "Edit",
                     "arguments_text": '{"new_string": "return left - right",  "old_string": "return left + right", '
                     '"replace_all": "true", "file_path": "/workspace/calculator/operations.py"}',
-                },
-                {
-                    "tool": "Bash",
-                    "arguments_text": '{"timeout": "5000", "command": "cd /workspace && ls ", "description":"\\u0069"}',
-                },
+                }
             ],
         },
-        {"calls": [{"tool": "Write", "arguments": {"content": "a  \nb\t\n", "file_path": "/workspace/notes.txt"}}]},
         {
             "calls": [
-                {
-                    "tool": "Bash",
-                    "arguments_text": '{"command": "git checkout calculator && ' + FIX.replace('"', '\\"') + '"}',
-                }
+                {"tool": "Bash", "arguments_text": '{"timeout": "5000", "command": "ls", "description": "\\u0069"}'}
             ]
         },
-        {"calls": [{"tool": "NoSuchTool", "arguments": {"a": 1.0}}]},
+        {"calls": [{"tool": "Bash", "arguments": {"command": "cd /workspace && ls", "description": "list"}}]},
+        {"calls": [{"tool": "Write", "arguments": {"file_path": "/workspace/notes.txt", "content": "a  \nb\t\n"}}]},
+        {"calls": [{"shell": f"git checkout calculator && {FIX}"}]},
+        {"calls": [{"tool": "NoSuchTool", "arguments": {"a": "b"}}]},
         DONE,
     ],
 }
+REWRITTEN = {"keys": 1, "number": 2, "cd": 3, "trailing spaces": 4}
+"""Turns of that scenario whose arguments Claude Code sends back otherwise, by what it rewrites."""
 
 
 class Ran:
@@ -190,7 +187,9 @@ def test_an_agent_killed_in_mid_answer_leaves_an_undelivered_draw(ran: Ran) -> N
     assert [entry["aborted"] for entry in journal if entry["rid"].startswith("killed-0")] == [False, True]
 
 
-def test_claude_rewrites_arguments_and_the_sampled_ids_stay(claude: Ran) -> None:
-    echoes = claude.echoes("rewritten")
-    assert echoes["args_rewritten"] >= 3, echoes
+@pytest.mark.parametrize("habit", REWRITTEN)
+def test_claude_rewrites_arguments_and_the_sampled_ids_stay(claude: Ran, habit: str) -> None:
+    echoes = {echo["turn"]: echo["echo"] for turn in claude.fidelity("rewritten")["turns"] for echo in turn["echoes"]}
+    assert echoes[REWRITTEN[habit]] == "args_rewritten", echoes
+    assert echoes[0] == "exact"
     assert len(claude.samples("rewritten")) == 1
