@@ -56,11 +56,11 @@ class Played:
         clock = [time.process_time()]
         request = self.protocol.parse(body, {})
         clock.append(time.process_time())
-        digest(request)
+        asked = digest(request)
         clock.append(time.process_time())
         prompt = prepare(self.renderer, self.session, request, 1 << 30)
         clock.append(time.process_time())
-        turn = self.session.start(request, prompt.found, prompt.rendered, prompt.lead, 0.0, prompt.before_stop)
+        turn = self.session.start(request, asked, prompt.found, prompt.rendered, prompt.lead, 0.0, prompt.before_stop)
         clock.append(time.process_time())
         self.prompt_tokens = len(self.session.tree.prompt(turn))
         clock.append(time.process_time())

@@ -24,7 +24,7 @@ import bridle
 SOURCE = Path(bridle.__file__).parent
 
 # What a family (or a module named apart) may import: itself, what its row lists, and what those may import in turn.
-# `errors`, `registry` and `decoding` are open to all. `lifetimes` is for every family that opens things, so from the drivers on.
+# `errors`, `registry` and `decoding` are open to all. `lifetimes` is for what opens things, so from the drivers on.
 # A module named apart may import its own row alone, not the rest of its family, so that who imports it gets no more.
 FOUNDATION = ("errors", "messages", "tokens", "registry", "decoding", "lifetimes", "http")
 OPEN = {"errors", "registry", "decoding"}

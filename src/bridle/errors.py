@@ -56,7 +56,7 @@ class SessionSealed(AccessDenied):
 
 
 class LimitReached(BridleError):
-    """A session used up one of its limits (turns, tokens, time). 403 ends every measured client at once."""
+    """A session used up one of its limits (turns, sampled tokens). 403 ends every measured client at once."""
 
     kind = "limit_reached"
     status = 403

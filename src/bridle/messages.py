@@ -144,7 +144,6 @@ class Reply(msgspec.Struct, frozen=True):
     message: Message
     finish_reason: FinishReason
     usage: Usage
-    logprobs: tuple[tuple[str, float], ...] | None = None
 
 
 class KindRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
@@ -34,6 +35,19 @@ def renderer(renderer_directory: Path) -> TemplateRenderer:
 
 
 @pytest.fixture
+def renderer_of(renderer_directory: Path, tmp_path: Path) -> Callable[[str], TemplateRenderer]:
+    """-> the renderer of the tiny model with a chat template of the test's own."""
+
+    def make(template: str) -> TemplateRenderer:
+        directory = tmp_path / "model"
+        shutil.copytree(renderer_directory, directory)
+        (directory / "chat_template.jinja").write_text(template)
+        return load_renderer(directory)
+
+    return make
+
+
+@pytest.fixture
 def grounds(renderer: TemplateRenderer, tmp_path: Path) -> MakeGround:
     """-> enters a gateway that answers with these turns (or a whole script). `samples`: what each session must give."""
 
@@ -43,11 +57,12 @@ def grounds(renderer: TemplateRenderer, tmp_path: Path) -> MakeGround:
         samples: int | None = None,
         reasons: tuple[str, ...] = (),
         resegment: float = 0.4,
+        model: TemplateRenderer = renderer,
         **config: Any,
     ) -> AbstractAsyncContextManager[Ground]:
         expect = Expect(samples=samples, reasons=reasons)
         played = script or Script((Thread(turns),), expect, resegment=resegment, seed=7)
-        return ground(tmp_path / "run", renderer, played, **config)
+        return ground(tmp_path / "run", model, played, **config)
 
     return make
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -11,11 +14,17 @@ import openai
 import orjson
 import pytest
 
-from bridle.engines.script import ScriptTurn
-from bridle.errors import BridleError
+from bridle.engines.base import Chunk, GenerateRequest
+from bridle.engines.script import Script, ScriptTurn, Thread
+from bridle.engines.scripted import ScriptedEngine
+from bridle.errors import BridleError, SessionSealed
 from bridle.gateway.client import OpenedSession
+from bridle.gateway.turn import Turns
+from bridle.lifetimes import Supervisor
+from bridle.protocols.openai_chat import OpenAIChat
+from bridle.rendering.template import TemplateRenderer
 from bridle.testing.exchange import exchange, raw
-from bridle.testing.ground import Ground, shell
+from bridle.testing.ground import Ground, ground, shell
 
 SHORT = ScriptTurn(text="Short.")
 SLOW = ScriptTurn(text="One word after the other, " * 20, delay_s=0.05)
@@ -164,6 +173,67 @@ async def test_a_draw_that_has_not_begun_to_run_is_finished_too(grounds) -> None
         started = len(g.live().session.tree.turns)
         assert started == len(g.turns), "no turn entered after the end"
         assert all(turn.status == "finished" for turn in g.live().session.tree.turns)
+
+
+class SlowToStop(ScriptedEngine):
+    """Takes a while to end a draw that is aborted, as an engine behind a network does."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Chunk, None]:
+        try:
+            async with aclosing(super().generate(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        finally:
+            await asyncio.sleep(0.3)
+
+
+@pytest.mark.parametrize("path", [*PATHS.values(), "/v1/messages/count_tokens"])
+async def test_a_call_whose_body_arrives_while_its_session_ends_is_refused(
+    renderer: TemplateRenderer, tmp_path: Path, path: str
+) -> None:
+    script = Script((Thread((SLOW,)),), resegment=0.4)
+    engine = SlowToStop(script, renderer.vocabulary, renderer.write, tmp_path / "journal.jsonl", score="fake")
+    body = orjson.dumps(BODY)
+    async with ground(tmp_path, renderer, script, engine) as g:
+        session = await g.open()
+        async with (
+            raw(g.gateway.url, "/v1/messages", session.key, {**BODY, "stream": True}) as running,
+            raw(g.gateway.url, path, session.key, body, held_back=9) as late,
+        ):
+            await running.until(b"One word")
+            ending = asyncio.create_task(g.checked())
+            while not g.live().ending:
+                await asyncio.sleep(0.01)
+            late.writer.write(body[-9:])
+            answer = await late.rest()
+            report = await ending
+    assert b"403" in answer.splitlines()[0]
+    assert b"has ended (finished)" in answer
+    assert (report.generations, list(report.untrained)) == (1, ["undelivered"])
+
+
+async def test_no_draw_begins_in_a_session_that_is_ending(grounds, renderer: TemplateRenderer) -> None:  # type: ignore[no-untyped-def]
+    async with grounds(SHORT) as g, Supervisor("test") as supervisor:
+        await g.open()
+        g.live().ending = "finished"
+        with pytest.raises(SessionSealed, match="has ended"):
+            Turns(renderer, g.engine, supervisor, 1.0).draws(g.live(), OpenAIChat().parse(orjson.dumps(BODY), {}))
+        assert not g.live().running
+
+
+async def test_an_end_does_not_wait_for_a_client_that_left_to_come_back(grounds) -> None:  # type: ignore[no-untyped-def]
+    async with grounds(SLOW, abort_grace_s=60.0) as g:
+        session = await g.open()
+        async with raw(g.gateway.url, "/v1/messages", session.key, {**BODY, "stream": True}) as http:
+            await http.until(b"One word")
+            await http.leave()
+        while next(iter(g.live().running)).listeners:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(10):
+            await g.checked()
+        (entry,) = g.journal()
+    assert entry.aborted
 
 
 async def test_a_gateway_that_stops_records_what_still_runs(grounds) -> None:  # type: ignore[no-untyped-def]

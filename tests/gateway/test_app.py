@@ -28,6 +28,19 @@ IMAGE = {
     "openai": {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
 }
 
+
+def nested(depth: int) -> bytes:
+    return b'{"a":' * depth + b"1" + b"}" * depth
+
+
+def with_schema(protocol: str, depth: int) -> bytes:
+    """A request with a tool whose schema is nested `depth` deep; no encoder writes one as deep as a decoder refuses."""
+    tool: dict[str, Any] = {"name": "t", "input_schema": "HERE"}
+    if protocol == "openai":
+        tool = {"type": "function", "function": {"name": "t", "parameters": "HERE"}}
+    return orjson.dumps({**BODY, "tools": [tool]}).replace(b'"HERE"', nested(depth))
+
+
 BAD: dict[str, tuple[int, Any]] = {
     "no JSON": (400, lambda protocol: b'{"model": '),
     "not even text": (400, lambda protocol: b"\xff\xfe\x00"),
@@ -42,6 +55,7 @@ BAD: dict[str, tuple[int, Any]] = {
     "an image": (400, lambda protocol: {**BODY, "messages": [{"role": "user", "content": [IMAGE[protocol]]}]}),
     "an unknown model": (404, lambda protocol: {**BODY, "model": "gpt-9"}),
     "tools of a wrong type": (400, lambda protocol: {**BODY, "tools": {"a": 1}}),
+    "a deep tool schema": (400, lambda protocol: with_schema(protocol, 700)),
     "endless nesting": (400, lambda protocol: b'{"model":"bridle","messages":' + b"[" * 100000 + b"]" * 100000 + b"}"),
 }
 
@@ -69,6 +83,21 @@ async def test_bad_input_is_refused_in_shape_and_disturbs_nobody(
     assert bad.key not in line
 
 
+async def test_nesting_of_any_depth_is_answered_or_refused(grounds, protocol: str) -> None:  # type: ignore[no-untyped-def]
+    """What walks a body has limits a few levels apart: one step takes what the next one does not."""
+    async with grounds(SHORT) as g:
+        session = await g.open()
+        for depth in (100, 600, *range(900, 960)):
+            status, body = await exchange(g.gateway.url, PATHS[protocol], session.key, with_schema(protocol, depth))
+            assert status == (200 if depth == 100 else 400), body
+            if protocol == "anthropic":
+                count, _ = await exchange(
+                    g.gateway.url, "/v1/messages/count_tokens", session.key, with_schema(protocol, depth)
+                )
+                assert count == status
+        await g.checked()
+
+
 async def test_an_oversized_body_is_refused_and_no_sdk_sends_it_again(grounds, agents, protocol: str) -> None:  # type: ignore[no-untyped-def]
     async with grounds(SHORT, max_body_mb=1) as g:
         agent = agents(protocol, await g.open())
@@ -79,6 +108,34 @@ async def test_an_oversized_body_is_refused_and_no_sdk_sends_it_again(grounds, a
         assert g.refusals == 1
         await g.finish()
     assert g.turns == ()
+
+
+FORGED = {
+    "a session": ("/s/s%0AFORGED/v1/messages", GO),
+    "a route": ("/v1/x%0D%0AFORGED", GO),
+    "a line separator": ("/v1/x%E2%80%A8FORGED", GO),
+    "a role": ("/v1/chat/completions", {"role": "w\nFORGED", "content": "x"}),
+    "a call": (
+        "/v1/chat/completions",
+        {"role": "assistant", "tool_calls": [{"id": "a\nFORGED", "function": {"name": "f", "arguments": "{}"}}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+async def test_what_a_client_writes_stays_on_one_line_of_the_log(
+    grounds, name: str, caplog: pytest.LogCaptureFixture
+) -> None:  # type: ignore[no-untyped-def]
+    caplog.set_level(logging.WARNING, "bridle")
+    path, message = FORGED[name]
+    async with grounds(SHORT) as g:
+        session = await g.open()
+        body = {**BODY, "messages": [GO, message, UNKNOWN_RESULT["openai"]]}
+        status, _ = await exchange(g.gateway.url, path, session.key, body)
+    assert status in (400, 403, 404)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "FORGED" in line
+    assert len(line.splitlines()) == 1
 
 
 @pytest.mark.parametrize("path", ["/v1/nothing", "/v1/messages/batches", "/api/nothing", "/s/s/nothing"])

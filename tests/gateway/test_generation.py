@@ -160,6 +160,7 @@ async def test_the_clients_length_limit_cuts_a_character_in_half(grounds, agents
     assert g.echoes == ["exact"]
 
 
+DEEP = "[" * 1500 + "]" * 1500
 ILL_FORMED = {
     "arguments that break off": '<tool_call>\n{"name": "bash", "arguments": {"command": "l</tool_call>',
     "arguments that are no object": '<tool_call>\n{"name": "bash", "arguments": [1]}\n</tool_call>',
@@ -169,6 +170,7 @@ ILL_FORMED = {
     "no call at all": "<tool_call>\nhm\n</tool_call>",
     "thinking that does not end": "<think>\nhm",
     "text behind a call": 'a<tool_call>\n{"name": "bash", "arguments": {}}\n</tool_call>b<think>\nc\n</think>\n\nd',
+    "arguments nested deep": f'<tool_call>\n{{"name": "bash", "arguments": {{"a": {DEEP}}}}}\n</tool_call>',
     "nothing": "",
 }
 
@@ -190,6 +192,8 @@ async def test_an_ill_formed_reply_reaches_the_agent_and_its_echo_is_the_draw(  
         report = await g.checked()
     assert report.kept_percent == 100.0
     assert g.fidelity.totals.forks == 0
+    if protocol == "anthropic" and name == "arguments nested deep":
+        assert orjson.loads(answer.calls[0][2])["INVALID_JSON"].startswith('{"a": [[[')
     if protocol == "anthropic" and name == "arguments that break off":
         assert orjson.loads(answer.calls[0][2]) == {"INVALID_JSON": '{"command": "l'}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridle.engines.script import Call, Expect, Script, ScriptTurn, Thread, When
-from bridle.messages import KindRule
+from bridle.messages import KindRule, Note
 from bridle.rendering.template import TemplateRenderer
 from bridle.testing.agents import Habit, Wire
 from bridle.testing.ground import shell
@@ -327,9 +327,10 @@ async def test_unused_siblings_can_be_dropped(grounds, agents) -> None:  # type:
         agent.results([(siblings[0].calls[0][0], "ok")])
         await agent.ask()
         await g.finish(unused_draws="drop")
-    assert [turn.reason for turn in g.turns] == [None, "unused_draw", None] or g.turns[1].untrained.keys() == {
-        "unused_draw"
-    }
+    _, unused, _ = g.turns
+    assert dict(unused.untrained) == {"unused_draw": unused.sampled}
+    assert unused.sampled > 0
+    assert [turn.trained == turn.sampled for turn in g.turns] == [True, False, True]
 
 
 async def test_few_shot_assistants_are_foreign_context(grounds, agents, protocol: str) -> None:  # type: ignore[no-untyped-def]
@@ -403,3 +404,41 @@ async def test_a_draw_shared_by_two_branches_trains_once(grounds, agents, protoc
         report = await g.checked()
     assert (report.kept_percent, report.doubled, g.fidelity.totals.forks) == (100.0, 0, 0)
     assert [turn.samples for turn in g.turns] == [(0,), (0,), (0,), (1,)]
+
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}END<|im_end|>\n{% endfor %}"
+    "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
+)
+
+
+@pytest.mark.parametrize("tools", [("bash", "read"), ()])
+async def test_tools_that_the_template_does_not_show_are_told(grounds, agents, renderer_of, tools) -> None:  # type: ignore[no-untyped-def]
+    async with grounds(END, samples=1, model=renderer_of(CHATML.replace("END", ""))) as g:
+        agent = agents("openai", await g.open(), tools=tools)
+        for text in ("Fix it.", "More."):
+            agent.tell(text)
+            agent.remember(await agent.ask())
+        await g.checked()
+    told = [note for turn in g.turns for note in turn.notes]
+    note = Note("tools_not_shown", "the chat template shows no tools; the request offers bash, read")
+    assert told == ([note, note] if tools else [])
+
+
+@pytest.mark.parametrize("before_closing", ["\n", " "])
+async def test_a_template_that_writes_text_before_its_closing_token_does_not_cut_replies_there(  # type: ignore[no-untyped-def]
+    grounds, agents, renderer_of, before_closing: str
+) -> None:
+    text = "One.\nTwo three .\nFour."
+    model = renderer_of(CHATML.replace("END", before_closing))
+    async with grounds(ScriptTurn(text=text), samples=2, model=model, resegment=1.0) as g:
+        agent = agents("openai", await g.open(), tools=())
+        for said in ("Fix it.", "More."):
+            agent.tell(said)
+            answer = await agent.ask()
+            assert (answer.text, answer.finish) == (text, "stop")
+            agent.remember(answer)
+        report = await g.checked()
+    assert report.kept_percent == 100.0
+    assert g.notes == ["not_extendable", "not_extendable"]
+    assert {turn.stop_id for turn in g.live().session.tree.turns} == {model.vocabulary.controls["<|im_end|>"]}

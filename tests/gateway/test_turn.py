@@ -10,7 +10,7 @@ import pytest
 
 from bridle.engines.script import ScriptTurn
 from bridle.gateway.client import OpenedSession
-from bridle.sessions.records import Limits
+from bridle.sessions.records import Limits, TrainingSampling
 from bridle.testing.exchange import exchange, raw
 from bridle.testing.ground import Ground, shell
 
@@ -82,6 +82,27 @@ async def test_a_retry_within_the_grace_joins_the_draw(grounds, protocol: str, s
         report = await g.checked()
     assert b"One word" in body
     assert (report.generations, report.untrained, report.kept_percent) == (1, {}, 100.0)
+
+
+async def test_the_grace_begins_anew_when_a_retry_leaves_too(grounds) -> None:  # type: ignore[no-untyped-def]
+    clock = asyncio.get_running_loop().time
+    async with grounds(ScriptTurn(text=LONG.text, delay_s=0.3), abort_grace_s=0.4) as g:
+        session = await g.open()
+        async with raw(g.gateway.url, PATHS["openai"], session.key, asked(session)) as http:
+            await until(lambda: g.live().running)
+            await http.leave()
+        (draw,) = g.live().running
+        await until(lambda: draw.listeners == 0)
+        await asyncio.sleep(0.2)
+        with draw.listening():
+            pass
+        left = clock()
+        await draw.ended.wait()
+        stayed = clock() - left
+        await g.finish()
+        (entry,) = g.journal()
+    assert entry.aborted
+    assert stayed >= 0.4
 
 
 async def test_a_retry_after_the_draw_completed_gets_the_recorded_turn(grounds, protocol: str) -> None:  # type: ignore[no-untyped-def]
@@ -200,11 +221,28 @@ async def test_the_trainers_sampling_holds_and_the_clients_wishes_are_recorded(g
     async with grounds(SHORT) as g:
         agent = agents("openai", await g.open())
         agent.tell("Go.")
-        await agent.ask(temperature=0.2, top_p=0.5, seed=3, stop=["x"])
+        await agent.ask(temperature=0.2, top_p=0.5, seed=3, stop=["x"], logprobs=True)
         await g.checked()
     (note,) = [note for turn in g.turns for note in turn.notes]
     assert note.what == "wishes_overridden"
-    assert orjson.loads(note.detail) == {"temperature": 0.2, "top_p": 0.5, "seed": 3, "stop": ["x"]}
+    assert orjson.loads(note.detail) == {"temperature": 0.2, "top_p": 0.5, "seed": 3, "stop": ["x"], "logprobs": True}
+
+
+@pytest.mark.parametrize(
+    ("limits", "context_length"), [({"sampling": TrainingSampling(max_tokens=50)}, 9999), ({}, 400)]
+)
+async def test_a_length_above_the_trainers_or_the_contexts_is_a_wish_that_is_recorded(
+    grounds, agents, protocol: str, limits: dict[str, Any], context_length: int
+) -> None:  # type: ignore[no-untyped-def]
+    async with grounds(SHORT, context_length=context_length) as g:
+        agent = agents(protocol, await g.open(**limits))
+        for max_tokens in (20, 900):
+            agent.tell("Go.")
+            await agent.ask(max_tokens=max_tokens)
+        await g.checked()
+    first, second = g.turns
+    assert first.notes == ()
+    assert [orjson.loads(note.detail) for note in second.notes] == [{"max_tokens": 900}]
 
 
 @pytest.mark.parametrize("limits", [Limits(turns=2), Limits(sampled_tokens=4), Limits(context_tokens=420)])

@@ -146,6 +146,21 @@ def test_arguments_go_out_byte_for_byte() -> None:
     assert spaced.arguments.encode() in Anthropic().encode(parsed(ASK), [reply(spaced)])
 
 
+@pytest.mark.parametrize("depth", [100, *range(900, 1000, 5), 3000])
+def test_arguments_nested_deeper_than_a_decoder_goes_are_given_as_text(depth: int) -> None:
+    deep = ToolCall("callA1", "read", '{"a":' * depth + "1" + "}" * depth)
+    whole = Anthropic().encode(parsed(ASK), [reply(deep)])
+    events = Anthropic().stream(parsed(ASK), "msgA1").finish([reply(deep)])
+    sent = next(line[6:] for line in events.splitlines() if b"input_json_delta" in line)
+    streamed = json.loads(sent)["delta"]["partial_json"]
+    if depth < 850:
+        assert streamed == deep.arguments
+        assert deep.arguments.encode() in whole
+    if depth == 3000:
+        assert json.loads(streamed) == {"INVALID_JSON": deep.arguments}
+        assert json.loads(whole)["content"][0]["input"] == {"INVALID_JSON": deep.arguments}
+
+
 def test_finish_sends_what_streaming_left_out(claude: anthropic.Anthropic, canned: Any) -> None:
     canned.answers(reply(Text("Hello"), READ), deltas=[(0, Text, "Hel")])
     assert streamed(claude).content[0].to_dict() == {"type": "text", "text": "Hello"}

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-import contextlib
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import msgspec
+import orjson
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from bridle.errors import BadRequest
+from bridle.messages import ModelRequest, Role
 from bridle.protocols import NAMES
 from bridle.protocols.base import Protocol
 from bridle.protocols.wire import kept_headers
@@ -67,13 +69,39 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
+DEEP = "<deep>"
+"""Stands for something nested deep in a body that is not written yet: encoders go no deeper than decoders."""
+
+
+def written(body: Any, depth: int, opens: bytes = b'{"a":', closes: bytes = b"}") -> bytes:
+    return msgspec.json.encode(body).replace(b'"<deep>"', opens * depth + b"1" + closes * depth)
+
+
+def understood_or_refused(name: str, body: bytes) -> ModelRequest | None:
+    """What every body comes to: a request that can be passed on and logged, or a refusal in the protocol's shape."""
+    try:
+        request = PROTOCOLS[name].parse(body, {})
+    except BadRequest as error:
+        refusal = error
+    else:
+        return checked(request, name)
+    assert orjson.loads(PROTOCOLS[name].error(refusal))["error"]["message"] == refusal.message != ""
+    return None
+
+
+def checked(request: ModelRequest, name: str) -> ModelRequest:
+    assert (request.protocol, bool(request.messages)) == (name, True)
+    assert all(message.role in get_args(Role) for message in request.messages)
+    texts = [text for message in request.messages for text in (message.text, message.thinking)]
+    assert all(text == text.encode().decode() for text in texts)
+    return request
 
 
 @st.composite
 def damaged(draw: st.DrawFn, value: Any) -> Any:
     """`value` with one thing somewhere in it removed or replaced by anything."""
     if not isinstance(value, dict | list) or not value or draw(st.integers(0, 5)) == 0:
-        return draw(json_values)
+        return draw(json_values | st.just(DEEP))
     key = draw(st.sampled_from(sorted(value) if isinstance(value, dict) else range(len(value))))
     copy = value.copy()
     if draw(st.integers(0, 9)) == 0:
@@ -94,21 +122,49 @@ def test_an_undamaged_body_is_understood_without_notes_of_repair(name: str) -> N
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_damaged_body_is_understood_or_refused_and_nothing_else(name: str, data: st.DataObject) -> None:
-    body = msgspec.json.encode(data.draw(damaged(BODIES[name])))
-    with contextlib.suppress(BadRequest):
-        PROTOCOLS[name].parse(body, {})
+    body = data.draw(damaged(BODIES[name]))
+    understood_or_refused(name, written(body, data.draw(st.sampled_from([3, 400, 900, 3000]))))
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_a_body_cut_or_garbled_anywhere_is_understood_or_refused(name: str, data: st.DataObject) -> None:
+def test_a_body_cut_anywhere_is_refused(name: str, data: st.DataObject) -> None:
+    body = msgspec.json.encode(BODIES[name])
+    assert understood_or_refused(name, body[: data.draw(st.integers(0, len(body) - 1))]) is None
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_body_garbled_anywhere_is_understood_or_refused(name: str, data: st.DataObject) -> None:
     body = msgspec.json.encode(BODIES[name])
     at = data.draw(st.integers(0, len(body) - 1))
-    garbled = body[:at] + data.draw(st.binary(max_size=3)) + body[at + data.draw(st.integers(0, 5)) :]
-    for broken in (body[:at], garbled):
-        with contextlib.suppress(BadRequest):
-            PROTOCOLS[name].parse(broken, {})
+    put, left = data.draw(st.binary(max_size=3)), data.draw(st.integers(0, 5))
+    understood_or_refused(name, body[:at] + put + body[at + left :])
+
+
+def places(value: Any) -> Iterator[Any]:
+    """`value` once for each place in it, with what nests deep there."""
+    yield DEEP
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        for changed in places(inner):
+            copy = value.copy()
+            copy[key] = changed
+            yield copy
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_nesting_of_any_depth_anywhere_is_understood_or_refused(name: str) -> None:
+    """A decoder and an encoder give up at depths a few levels apart, so every depth around there is tried."""
+    understood = {
+        depth
+        for body in places(BODIES[name])
+        for depth in (3, *range(800, 1000, 2), 3000)
+        if understood_or_refused(name, written(body, depth))
+    }
+    assert 3 in understood
+    assert 3000 not in understood or name == "openai_chat"
 
 
 def test_evidence_headers_stay_and_credentials_go() -> None:

@@ -45,6 +45,7 @@ def test_the_date_is_given_and_not_the_clocks() -> None:
         ("{{ messages[0].nothing.there }}", "has no attribute"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{% set _ = messages.append(1) %}", "'append' of 'list' object is unsafe"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "nested too deeply"),
     ],
 )
 def test_a_template_that_fails_or_reaches_out_is_an_error_of_the_conversation(source: str, message: str) -> None:
@@ -67,8 +68,18 @@ def test_messages_take_the_form_templates_know() -> None:
     assert result == {"role": "tool", "content": "<out>", "tool_call_id": "<c1>", "name": "<bash>"}
 
 
-@pytest.mark.parametrize("arguments", ["not json", "[1]", ""])
-def test_arguments_that_are_no_object_stay_text(arguments: str) -> None:
+ODD = {
+    "no JSON": "not json",
+    "no object": "[1]",
+    "nothing": "",
+    "nested deeper than any decoder goes": '{"a":' * 3000 + "1" + "}" * 3000,
+    "nested deeper than is walked": '{"a":' * 700 + "1" + "}" * 700,
+    "an endless number": '{"a": ' + "1" * 5000 + "}",
+}
+
+
+@pytest.mark.parametrize("arguments", ODD.values(), ids=ODD)
+def test_arguments_that_cannot_be_shown_as_an_object_stay_text(arguments: str) -> None:
     form = message_form(Message("assistant", (ToolCall("c", "t", arguments),)), str, {})
     assert form["tool_calls"][0]["function"]["arguments"] == arguments
 

@@ -10,7 +10,7 @@ from bridle.rendering.probe import find_roles, probe
 from bridle.rendering.template import TemplateRenderer
 from bridle.rendering.units import RoleRules, Units
 
-TURN = "{{- '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ (m.tool_calls | default('') | tojson) ~ '<|im_end|>\\n' }}"
+TURN = "{{- '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ (m.tool_calls | tojson if m.tool_calls) ~ '<|im_end|>\\n' }}"
 CHATML = (
     f"{{%- for m in messages %}}{TURN}{{%- endfor %}}{{{{- '<|im_start|>assistant\\n' if add_generation_prompt }}}}"
 )
@@ -30,7 +30,6 @@ def facts_of(tiny: TemplateRenderer) -> Facts:
 def test_the_tiny_template_is_extended_and_known(tiny: TemplateRenderer) -> None:
     facts = tiny.facts
     assert (facts.extendable, facts.why_not) == (True, "")
-    assert facts.groups_tool_results
     assert facts.has_tools
     assert not facts.strips_reasoning
     assert not facts.root_depends_on_thinking
@@ -42,7 +41,6 @@ def test_a_plain_chatml_template_is_extended(facts_of: Facts) -> None:
     assert facts.extendable
     assert facts.strips_reasoning
     assert not facts.has_tools
-    assert not facts.groups_tool_results
 
 
 STRIPPING = """
@@ -52,7 +50,7 @@ STRIPPING = """
     {%- set block = m.role == 'assistant' and loop.index0 > ns.last and (loop.last or m.reasoning_content) %}
     {{- '<|im_start|>' ~ m.role ~ '\\n' }}
     {{- '<think>\\n' ~ (m.reasoning_content or '') ~ '\\n</think>\\n\\n' if block }}
-    {{- m.content ~ (m.tool_calls | default('') | tojson) ~ '<|im_end|>\\n' }}
+    {{- m.content ~ (m.tool_calls | tojson if m.tool_calls) ~ '<|im_end|>\\n' }}
 {%- endfor %}
 {{- '<|im_start|>assistant\\n<think>\\n' if add_generation_prompt }}
 """
@@ -79,6 +77,7 @@ def test_a_template_that_strips_earlier_reasoning_and_opens_the_next_is_extended
             "{% if messages | length > 6 %}{{ raise_exception('too long for me') }}{% endif %}" + CHATML,
             "too long for me",
         ),
+        (CHATML.replace("<|im_end|>", "\\n<|im_end|>"), "before the token that closes it"),
         (CHATML.replace("m.content ~", "(m.content if not tools else m.content[::-1]) ~"), "with tools"),
         (
             CHATML.replace("m.content ~", "(m.content ~ ('' if enable_thinking is not false else '/no')) ~"),
@@ -92,6 +91,7 @@ def test_a_template_that_strips_earlier_reasoning_and_opens_the_next_is_extended
         "renames old turns",
         "prompts only after users",
         "raises",
+        "text before the closing token",
         "depends on tools",
         "depends on thinking",
     ],

@@ -87,6 +87,36 @@ def test_where_nothing_closes_a_message_the_next_ones_openers_stop_a_turn(model:
     assert set(openers) < set(renderer.stop_ids)
 
 
+@pytest.mark.parametrize("text", ["\n", " ", "."])
+def test_text_before_the_closing_token_stops_nothing_and_forbids_extending(
+    tiny_directory: Path, model: Model, text: str
+) -> None:
+    source = template_of(tiny_directory)
+    end = "{{- '<|im_end|>\\n' }}\n    {%- elif message.role == 'tool'"
+    assert end in source
+    spelled = text.replace("\n", "\\n")
+    renderer = load_renderer(model(source.replace(end, end.replace("<|im_end|>", f"{spelled}<|im_end|>"))))
+    controls = renderer.vocabulary.controls
+    assert renderer.stop_ids == (controls["<|im_end|>"], controls["<|endoftext|>"])
+    assert not renderer.facts.extendable
+    assert "before the token that closes it" in renderer.facts.why_not
+    said = Message("assistant", (Text("One.\n Two."),))
+    written = renderer.write(said, False)
+    assert written == ["One.\n Two.", controls["<|im_end|>"]]
+    parser = renderer.parser(False, ())
+    parser.feed(renderer.vocabulary.encode("One.\n Two.").tolist())
+    assert parser.finish()[0] == said
+
+
+def test_where_only_text_follows_a_message_the_models_own_files_say_what_stops(model: Model) -> None:
+    source = GLM_LIKE.replace("'<think>' ~ m.content", "'<think>' ~ m.content ~ '\\n'")
+    renderer = load_renderer(model(source))
+    controls = renderer.vocabulary.controls
+    assert renderer.closing.tolist() == renderer.vocabulary.encode("\n").tolist()
+    assert renderer.stop_ids == (controls["<|im_end|>"], controls["<|endoftext|>"])
+    assert not renderer.facts.extendable
+
+
 def test_the_form_of_calls_is_the_one_that_reads_what_the_template_writes(model: Model, tiny_directory: Path) -> None:
     source = template_of(tiny_directory).replace('<tool_call>\\n{"name": "\' ~', "<tool_call>call ' ~")
     renderer = load_renderer(model(source))

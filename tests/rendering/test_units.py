@@ -304,3 +304,22 @@ def test_results_are_rendered_behind_the_calls_they_answer(
     results = [Message("tool", (Text("seen"),), call_id=id) for id in ("c1", "c2")]
     said = units.vocabulary.decode(units.unit(results, before).tolist())
     assert said == "<|im_start|>bash c1: seen<|im_end|><|im_start|>edit c2: seen<|im_end|>"
+
+
+DEEP = '{"a": ' + "[" * 3000 + "]" * 3000 + "}"
+
+
+def test_a_call_nested_deeper_than_any_decoder_goes_is_rendered_as_it_was_written(tiny: TemplateRenderer) -> None:
+    calling = Message("assistant", (ToolCall("c1", "bash", DEEP),))
+    assert f'"arguments": {DEEP}}}' in tiny.vocabulary.decode(tiny.unit([calling], None, ()).tolist())
+    result = Message("tool", (Text("ok"),), call_id="c1")
+    assert "ok" in tiny.vocabulary.decode(tiny.unit([result], calling, ()).tolist())
+
+
+@pytest.mark.parametrize("depth", [600, 950])
+def test_a_tool_nested_deeper_than_is_walked_is_refused(tiny: TemplateRenderer, depth: int) -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"a": schema}
+    with pytest.raises(TemplateError, match="nested too deeply"):
+        tiny.root([Message("user", (Text("hi"),))], (Tool("t", "", schema),), None)

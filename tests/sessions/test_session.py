@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from bridle.errors import LimitReached, LogCorrupt, SessionSealed
 from bridle.messages import KindRule
 from bridle.sessions.codec import MAGIC, decode, encode
-from bridle.sessions.records import Limits, SessionOptions
+from bridle.sessions.records import Limits, Refused, SessionOptions
 from bridle.sessions.session import Draw, Session
 from bridle.testing.conversation import STOP, Played, call, request, result, said, user
 from bridle.tokens import ids_of
@@ -32,7 +32,7 @@ def state(session: Session) -> object:
     tree = session.tree
     nodes = [(n.parent, n.origin, n.key, n.ids.tolist(), n.length, n.turn, n.lead, n.offset) for n in tree.nodes]
     turns = [(t.id, t.sampled.tolist(), t.logprobs.tolist(), t.delivered, t.reason, t.nodes) for t in tree.turns]  # type: ignore[union-attr]
-    return nodes, turns, session.facts, tree.by_key, tree.turn_by_call, session.sealed
+    return nodes, turns, session.facts, tree.by_key, tree.turn_by_call, session.refused, session.sealed
 
 
 @given(st.lists(st.sampled_from([0, 0, 1, 2, 3, 4]), min_size=1, max_size=12))
@@ -107,8 +107,24 @@ def test_a_limit_refuses_the_next_turn(limits: Limits) -> None:
     played = Played(SessionOptions(limits=limits))
     for text in ("a", "b"):
         played.turn(request(user(text)), said("x"))
-    with pytest.raises(LimitReached, match="has used its"):
-        played.start(request(user("c")))
+    assert played.session.refused is None
+    for _ in range(2):
+        with pytest.raises(LimitReached, match="has used its"):
+            played.start(request(user("c")))
+    assert played.session.refused == ("turns" if limits.turns == 2 else "sampled_tokens")
+    assert [record for record in played.records if isinstance(record, Refused)] == [Refused(played.session.refused)]
+    assert Session.replay(played.records).refused == played.session.refused  # type: ignore[arg-type]
+
+
+def test_a_turn_in_which_nothing_was_sampled_counts_only_while_it_runs() -> None:
+    played = Played(SessionOptions(limits=Limits(turns=1)))
+    failed = played.start(request(user("a")))
+    with pytest.raises(LimitReached):
+        played.start(request(user("b")))
+    played.finish(failed, said(), ())
+    played.turn(request(user("a")), said("x"))
+    with pytest.raises(LimitReached):
+        played.start(request(user("b")))
 
 
 @pytest.mark.parametrize(

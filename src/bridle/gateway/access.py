@@ -28,6 +28,10 @@ class LiveSession:
     running: set[Generation] = field(default_factory=set)
     recent: deque[Generation] = field(default_factory=lambda: deque(maxlen=RETRY_WINDOW))
 
+    def refuse_ending(self) -> None:
+        if self.ending:
+            raise SessionSealed(f"session {self.session.id} has ended ({self.ending}); its key is revoked")
+
 
 class Access:
     """All sessions of one gateway. Registration and removal are atomic: nothing here awaits."""
@@ -63,8 +67,7 @@ class Access:
             raise AccessDenied("unknown key; send the session's key as x-api-key or as a bearer token")
         if path_session and path_session != live.session.id:
             raise AccessDenied(f"this key does not open session {path_session!r}")
-        if live.ending:
-            raise SessionSealed(f"session {live.session.id} has ended ({live.ending}); its key is revoked")
+        live.refuse_ending()
         return live
 
     def control(self, headers: Mapping[str, str]) -> None:

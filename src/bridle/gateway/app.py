@@ -6,11 +6,11 @@ Agent routes exist bare (`/v1/...`, the key routes) and under `/s/<session>` (th
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 
-from bridle.errors import BridleError, InfrastructureError, NotFound
+from bridle.errors import BadRequest, BridleError, InfrastructureError, NotFound
 from bridle.gateway.access import Access, LiveSession
 from bridle.gateway.asgi import App, Connection, Receive, Scope, Send, paced
 from bridle.gateway.generation import Generation
@@ -93,13 +93,13 @@ class AgentApp:
             live = self.access.agent(headers, path_session)
             session = live.session.id
             body = await connection.body(self.max_body_bytes)
+            live.refuse_ending()
             await handler(Call(protocol, live, headers, body, connection, route))
         except BridleError as error:
-            log.warning("session %s: %s: %d %s: %s", session, route, error.status, error.kind, error)
-            self.metrics.errors.labels(error.kind).inc()
+            self._failed(f"session {session}: {route}: {error.status} {error.kind}: {error}", error)
             await connection.answer(error.status, protocol.error(error), _retry_headers(error))
         except Exception:
-            log.exception("session %s: %s failed", session, route)
+            log.exception("%s failed", one_line(f"session {session}: {route}"))
             if connection.started:
                 raise
             internal = BridleError("internal error in the gateway; its log has the traceback")
@@ -112,8 +112,9 @@ class AgentApp:
         return protocol, handler
 
     async def _call(self, call: Call) -> None:
-        request = self._parse(call)
-        draws = self.turns.draws(call.live, request)
+        with _refusing_endless_nesting():
+            request = self._parse(call)
+            draws = self.turns.draws(call.live, request)
         self.metrics.turns.labels(call.protocol.name).inc()
         respond = self._stream if request.stream else self._reply
         with ExitStack() as listening:
@@ -143,14 +144,13 @@ class AgentApp:
             await call.connection.chunk(stream.finish([await draw.wait() for draw in draws]), last=True)
             _all_sent(draws)
         except BridleError as error:
-            log.warning(
-                "session %s: %s: failed while streaming: %s: %s", call.live.session.id, call.route, error.kind, error
-            )
-            self.metrics.errors.labels(error.kind).inc()
+            session = call.live.session.id
+            self._failed(f"session {session}: {call.route}: failed while streaming: {error.kind}: {error}", error)
             await call.connection.chunk(stream.error(error), last=True)
 
     async def _count(self, call: Call) -> None:
-        tokens = self.turns.count(call.live, self._parse(call))
+        with _refusing_endless_nesting():
+            tokens = self.turns.count(call.live, self._parse(call))
         await call.connection.answer(200, call.protocol.token_count(tokens))
 
     async def _models(self, call: Call) -> None:
@@ -158,6 +158,10 @@ class AgentApp:
 
     async def _unknown(self, call: Call) -> None:
         raise NotFound(f"no route {call.route}; an agent may call {', '.join(self.routes)}")
+
+    def _failed(self, line: str, error: BridleError) -> None:
+        log.warning("%s", one_line(line))
+        self.metrics.errors.labels(error.kind).inc()
 
     def _parse(self, call: Call) -> ModelRequest:
         request = call.protocol.parse(call.body, call.headers)
@@ -175,6 +179,15 @@ async def _deltas(stream: ReplyStream, draws: Sequence[Generation]) -> AsyncGene
                     yield stream.text(text, index)
                 case ThinkingDelta(text):
                     yield stream.thinking(text, index)
+
+
+@contextmanager
+def _refusing_endless_nesting() -> Iterator[None]:
+    """Decoders, encoders and templates give up at depths a few levels apart; nothing else in a call recurses."""
+    try:
+        yield
+    except RecursionError as error:
+        raise BadRequest("the body is nested too deeply; flatten it") from error
 
 
 def _all_sent(draws: Sequence[Generation]) -> None:
@@ -195,6 +208,11 @@ def split(path: str) -> tuple[str, str]:
         session, _, rest = path[3:].partition("/")
         path = "/" + rest
     return session, path[3:] if path.startswith("/v1/v1/") else path
+
+
+def one_line(text: str) -> str:
+    """`text` without characters that could forge a line of the log; clients write the paths and bodies in it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _retry_headers(error: BridleError) -> dict[str, str]:

@@ -44,7 +44,9 @@ class GatewayClient:
         return shown
 
     async def finish(self, session_id: str, cause: str, samples: dict[str, Any]) -> dict[str, Any]:
-        """Seals the session -> {"samples": [...], "fidelity": {...}}. Repeatable. `samples`: how to linearize."""
+        """Seals the session -> {"samples": [...], "fidelity": {...}, "refused": the limit that refused a call or None}.
+
+        Repeatable. `samples`: how to linearize."""
         body = {"cause": cause, **samples}
         finished: dict[str, Any] = await self._http.post(f"/sessions/{session_id}/finish", body, idempotent=True)
         return finished

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
@@ -110,14 +111,15 @@ class Control:
         """Draws under way are aborted and recorded, the session is sealed, its tree becomes samples. Repeatable."""
         live = self.access.get(session_id)
         live.ending = live.ending or order.cause or "finished"
-        for generation in list(live.running):
-            await generation.abandon()
+        while live.running:
+            await asyncio.gather(*(generation.abandon() for generation in live.running))
         if live.session.sealed is None:
             live.session.seal(live.ending, time.time())
             live.journal.close()
             self.metrics.sessions.dec()
             self.metrics.sampled.inc(live.session.sampled_tokens)
-        return document(linearize(live.session.tree, order.options(live.session), live.session.facts))
+        result = linearize(live.session.tree, order.options(live.session), live.session.facts)
+        return {**document(result), "refused": live.session.refused}
 
     async def _open(self, request: Request) -> Response:
         live = self.open(_body(await request.body(), OpenSession))

@@ -118,13 +118,18 @@ class Generation:
                 self._publish(self._parser.feed(chunk.ids.tolist()))
 
     async def _lonely(self, abort_grace_s: float) -> None:
+        """Returns when nobody has listened for `abort_grace_s` since the last one left; at once when abandoned."""
         while True:
             await self._left.wait()
             self._left.clear()
-            if not self._abandoned:
-                await asyncio.sleep(abort_grace_s)
-            if self._abandoned or self.listeners == 0:
+            if self._abandoned:
                 return
+            try:
+                async with asyncio.timeout(abort_grace_s):
+                    await self._left.wait()
+            except TimeoutError:
+                if self.listeners == 0:
+                    return
 
     def _record(self, sampling: asyncio.Task[None], stop_ids: tuple[int, ...]) -> None:
         """The draw as far as it came, then the news of it."""

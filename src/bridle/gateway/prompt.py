@@ -50,8 +50,9 @@ def extend(renderer: Renderer, tree: Tree, found: Match, request: ModelRequest) 
         if step.unit == "transplant":
             units[index + 1], _ = after_turn(renderer.closing, None, units[index + 1])
     *rendered, lead = units
+    notes = _not_shown(renderer, request)
     length = tree.length(found.base) - int(before_stop) + sum(map(len, rendered)) + len(lead)
-    return Prompt(found, tuple(rendered), lead, generation.thinking_open, before_stop, (), length)
+    return Prompt(found, tuple(rendered), lead, generation.thinking_open, before_stop, notes, length)
 
 
 def _whole(renderer: Renderer, request: ModelRequest) -> Prompt:
@@ -60,10 +61,15 @@ def _whole(renderer: Renderer, request: ModelRequest) -> Prompt:
     ids = renderer.whole(request.messages, request.tools, request.thinking)
     step = Step(b"", "root", request.messages)
     found = Match(ROOT, (step,), (), request.notes)
-    note = Note("not_extendable", renderer.facts.why_not)
-    return Prompt(
-        found, (ids,), generation.ids, generation.thinking_open, False, (note,), len(ids) + len(generation.ids)
-    )
+    notes = (Note("not_extendable", renderer.facts.why_not), *_not_shown(renderer, request))
+    return Prompt(found, (ids,), generation.ids, generation.thinking_open, False, notes, len(ids) + len(generation.ids))
+
+
+def _not_shown(renderer: Renderer, request: ModelRequest) -> tuple[Note, ...]:
+    if not request.tools or renderer.facts.has_tools:
+        return ()
+    offered = ", ".join(tool.name for tool in request.tools)
+    return (Note("tools_not_shown", f"the chat template shows no tools; the request offers {offered}"),)
 
 
 def _step_ids(renderer: Renderer, tree: Tree, step: Step, request: ModelRequest) -> Ids:

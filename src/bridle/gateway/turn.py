@@ -30,35 +30,27 @@ class Turns:
         self.abort_grace_s = abort_grace_s
 
     def draws(self, live: LiveSession, request: ModelRequest) -> list[Generation]:
-        """The draws that answer `request`: an earlier one for a retry, else new ones (n of them are true siblings)."""
-        if (earlier := self._retried(live, request)) is not None:
+        """The draws that answer `request`: an earlier one for a retry, else new ones (n of them are true siblings).
+
+        Nothing between the refusal and the start of a draw awaits, so a session is never sealed under one."""
+        live.refuse_ending()
+        asked = digest(request)
+        if (earlier := _retried(live, request, asked)) is not None:
             return [earlier]
         live.session.admit(request.wishes.n)
-        return [self._draw(live, request) for _ in range(request.wishes.n)]
+        return [self._draw(live, request, asked) for _ in range(request.wishes.n)]
 
     def count(self, live: LiveSession, request: ModelRequest) -> int:
         """Tokens of the prompt as it would be consumed; nothing is recorded."""
         return prepare(self.renderer, live.session, request, self.engine.facts.context_length).length
 
-    def _retried(self, live: LiveSession, request: ModelRequest) -> Generation | None:
-        """The same request again is a retry when the earlier one's client went away, or says so itself.
-
-        While the earlier one is still connected, or after it had everything, it is an intended sibling: a new draw."""
-        if request.wishes.n > 1:
-            return None
-        asked = digest(request)
-        earlier = [draw for draw in reversed(live.recent) if draw.turn.digest == asked and draw.error is None]
-        joinable = next((draw for draw in earlier if draw.joinable), None)
-        if joinable is None and _says_retry(request):
-            return next((draw for draw in earlier if draw.delivered), None)
-        return joinable
-
-    def _draw(self, live: LiveSession, request: ModelRequest) -> Generation:
+    def _draw(self, live: LiveSession, request: ModelRequest, asked: bytes) -> Generation:
         session = live.session
         prompt = prepare(self.renderer, session, request, self.engine.facts.context_length)
         sampling, notes = self._sampling(session.options, request, prompt.length)
         turn = session.start(
             request,
+            asked,
             prompt.found,
             prompt.rendered,
             prompt.lead,
@@ -95,18 +87,33 @@ class Turns:
             temperature=trainer.temperature,
             seed=trainer.seed,
         )
-        return sampling, _overridden(request, trainer.temperature)
+        return sampling, _overridden(request, sampling)
 
 
-def _overridden(request: ModelRequest, temperature: float) -> list[Note]:
+def _retried(live: LiveSession, request: ModelRequest, asked: bytes) -> Generation | None:
+    """The same request again is a retry when the earlier one's client went away, or says so itself.
+
+    While the earlier one is still connected, or after it had everything, it is an intended sibling: a new draw."""
+    if request.wishes.n > 1:
+        return None
+    earlier = [draw for draw in reversed(live.recent) if draw.turn.digest == asked and draw.error is None]
+    joinable = next((draw for draw in earlier if draw.joinable), None)
+    if joinable is None and _says_retry(request):
+        return next((draw for draw in earlier if draw.delivered), None)
+    return joinable
+
+
+def _overridden(request: ModelRequest, sampling: Sampling) -> list[Note]:
     wishes = request.wishes
     given = {
-        "temperature": wishes.temperature if wishes.temperature != temperature else None,
+        "max_tokens": wishes.max_tokens if (wishes.max_tokens or 0) > sampling.max_tokens else None,
+        "temperature": wishes.temperature if wishes.temperature != sampling.temperature else None,
         "top_p": wishes.top_p if wishes.top_p != 1.0 else None,
         "top_k": wishes.top_k if wishes.top_k != -1 else None,
         "seed": wishes.seed,
         "stop": wishes.stop or None,
         "tool_choice": wishes.tool_choice if wishes.tool_choice != "auto" else None,
+        "logprobs": wishes.logprobs or None,
         "response_schema": "given" if request.response_schema is not None else None,
     }
     wished = {name: value for name, value in given.items() if value is not None}

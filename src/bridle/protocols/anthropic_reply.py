@@ -152,7 +152,7 @@ def _input(call: ToolCall) -> str:
     into the one key Anthropic's own documentation names for it."""
     try:
         msgspec.json.decode(call.arguments, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return msgspec.json.encode({"INVALID_JSON": call.arguments}).decode()
     return call.arguments
 

@@ -12,14 +12,6 @@ from bridle.errors import BridleError
 from bridle.messages import ModelRequest, Reply, Usage
 
 
-class Answer(Contract):
-    """Status, headers and body of one plain HTTP answer."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class ReplyStream(Contract):
     """Encodes one streamed answer as SSE bytes. `index` numbers sibling draws (n > 1); protocols without them get 0.
 

@@ -168,7 +168,7 @@ class OpenAIChat:
         )
 
     def encode(self, request: ModelRequest, replies: Sequence[Reply]) -> bytes:
-        return msgspec.json.encode(completion_body(request, replies))
+        return msgspec.json.encode(completion_body(replies))
 
     def stream(self, request: ModelRequest, reply_id: str, signature: str = "") -> ReplyStream:
         return OpenAIChatStream(request, reply_id)

@@ -62,17 +62,11 @@ class OpenAIChatStream:
             chunks.append(self._chunk(index, {"content": text}))
         for position, call in enumerate(message.calls):
             chunks.append(self._chunk(index, {"tool_calls": [{"index": position, **_call(call)}]}))
-        chunks.append(self._chunk(index, {}, FINISH_REASONS[reply.finish_reason], _logprobs(self._request, reply)))
+        chunks.append(self._chunk(index, {}, FINISH_REASONS[reply.finish_reason]))
         return chunks
 
-    def _chunk(
-        self,
-        index: int,
-        delta: dict[str, Any],
-        finish_reason: str | None = None,
-        logprobs: dict[str, Any] | None = None,
-    ) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
+    def _chunk(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return event(self._head | {"choices": [choice]})
 
 
@@ -93,12 +87,12 @@ class Sent:
         return pieces[-1]
 
 
-def completion_body(request: ModelRequest, replies: Sequence[Reply]) -> dict[str, Any]:
+def completion_body(replies: Sequence[Reply]) -> dict[str, Any]:
     choices = [
         {
             "index": index,
             "message": _message(reply.message),
-            "logprobs": _logprobs(request, reply),
+            "logprobs": None,
             "finish_reason": FINISH_REASONS[reply.finish_reason],
         }
         for index, reply in enumerate(replies)
@@ -128,16 +122,6 @@ def _content(message: Message) -> str | None:
 
 def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def _logprobs(request: ModelRequest, reply: Reply) -> dict[str, Any] | None:
-    """`bytes` is null: a token may hold half a character, and its text no longer says which half."""
-    if not request.wishes.logprobs or reply.logprobs is None:
-        return None
-    content: list[dict[str, Any]] = [
-        {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": []} for token, logprob in reply.logprobs
-    ]
-    return {"content": content}
 
 
 def _usage(replies: Sequence[Reply]) -> dict[str, Any]:

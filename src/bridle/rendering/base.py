@@ -28,7 +28,6 @@ class TemplateFacts(msgspec.Struct, frozen=True):
     extendable: bool
     why_not: str = ""
     strips_reasoning: bool = False
-    groups_tool_results: bool = False
     root_depends_on_thinking: bool = False
     has_tools: bool = True
     role_rules: tuple[Note, ...] = ()
@@ -72,7 +71,8 @@ class Renderer(Contract):
     stop_ids: tuple[int, ...]
     """Ids that end a turn."""
     closing: Ids
-    """What the template puts between the end of an assistant message and the next unit, its closing token first."""
+    """What the template puts between the end of an assistant message and the next unit; of one that can be extended,
+    the closing token stands first."""
 
     def root(self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None) -> Ids: ...
 

@@ -66,6 +66,8 @@ class ChatTemplate:
         except (TypeError, KeyError, ValueError) as error:
             # A template's own slip (an undefined concatenated, a number where it wants a string) surfaces as these.
             raise TemplateError(f"the chat template failed on the conversation: {error}") from error
+        except RecursionError as error:
+            raise TemplateError("calls or tools are nested too deeply for the chat template; flatten them") from error
 
 
 def load_template(directory: Path, now: datetime = RENDER_DATE) -> ChatTemplate:
@@ -128,9 +130,10 @@ def message_form(message: Message, protect: Protect, tool_names: Mapping[str, st
 def _call_form(id: str, name: str, arguments: str, protect: Protect) -> dict[str, Any]:
     try:
         parsed = json.loads(arguments)
-    except json.JSONDecodeError:
-        parsed = None
-    shown = _protect_all(parsed, protect) if isinstance(parsed, dict) else protect(arguments)
+        shown = _protect_all(parsed, protect) if isinstance(parsed, dict) else protect(arguments)
+    except (ValueError, RecursionError):
+        # Sampled text nests as deep as it likes, and holds numbers of more digits than an int is read from.
+        shown = protect(arguments)
     return {"type": "function", "id": protect(id), "function": {"name": protect(name), "arguments": shown}}
 
 

@@ -91,7 +91,6 @@ def probe(units: Units, notes: tuple[Note, ...]) -> TemplateFacts:
         extendable=not why_not,
         why_not=why_not,
         strips_reasoning=_strips_reasoning(units.template),
-        groups_tool_results=_groups_results(units),
         root_depends_on_thinking=_root_depends(units),
         has_tools=_shows_tools(units.template),
         role_rules=notes,
@@ -100,6 +99,9 @@ def probe(units: Units, notes: tuple[Note, ...]) -> TemplateFacts:
 
 def _obstacles(units: Units, two_users: bool) -> Iterator[str]:
     """Each reason why histories cannot be extended, the first one found first."""
+    closing = units.closing()
+    if len(closing) and not _begins_at_control(units, closing):
+        yield "text stands behind a message, before the token that closes it or begins the next one"
     conversations = {"a plain conversation": PLAIN, "a tool loop": LOOP, "two tool loops": LOOPS}
     conversations["a user message behind tool results"] = TALKED_INTO
     if two_users:
@@ -148,16 +150,6 @@ def _strips_reasoning(template: ChatTemplate) -> bool:
     except TemplateError:
         return True
     return "why" not in rendered or "how" not in rendered
-
-
-def _groups_results(units: Units) -> bool:
-    """Two results in a row are not the two results after each other."""
-    results = LOOP[-2:]
-    try:
-        apart = [units.unit([message], LOOP[4]) for message in results]
-        return not np.array_equal(concatenate(apart), units.unit(results, LOOP[4]))
-    except TemplateError:
-        return False
 
 
 def _root_depends(units: Units) -> bool:

@@ -71,9 +71,11 @@ class Guard:
 
 def _forms(messages: Sequence[Message], tools: Sequence[Tool], protect: Protect) -> Forms:
     names = {call.id: call.name for message in messages for call in message.calls}
-    return Forms(
-        [message_form(message, protect, names) for message in messages], [tool_form(t, protect) for t in tools]
-    )
+    try:
+        shown = [tool_form(tool, protect) for tool in tools]
+    except RecursionError as error:
+        raise TemplateError("the schema of a tool is nested too deeply; flatten it") from error
+    return Forms([message_form(message, protect, names) for message in messages], shown)
 
 
 def choose_marks(messages: Sequence[Message], tools: Sequence[Tool]) -> Marks:

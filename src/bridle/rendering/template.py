@@ -83,11 +83,12 @@ def _opens_line(units: Units) -> bool:
 
 
 def _stop_ids(directory: Path, units: Units) -> tuple[int, ...]:
-    """What closes a message in the template, then what the model's own files say ends a turn."""
+    """The token that closes a message in the template, then what the model's own files say ends a turn."""
     end = special_tokens(read_json(directory / "tokenizer_config.json")).get("eos_token", "")
     named = read_json(directory / "generation_config.json").get("eos_token_id", [])
+    closing = [id for id in units.closing().tolist() if id in units.vocabulary.control_ids]
     ids = [
-        *units.closing()[:1].tolist(),
+        *closing[:1],
         *([units.vocabulary.controls[end]] if end in units.vocabulary.controls else []),
         *(named if isinstance(named, list) else [named]),
     ]

@@ -58,7 +58,7 @@ def _compact(arguments: str) -> bytes:
     """Without the spaces between tokens, which a protocol that carries arguments as an object cannot keep."""
     try:
         return msgspec.json.format(arguments.encode(), indent=-1)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return arguments.encode()
 
 

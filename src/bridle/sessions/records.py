@@ -104,12 +104,21 @@ class Delivery(msgspec.Struct, frozen=True, tag="delivery"):
     delivered: bool
 
 
+Limit = Literal["turns", "sampled_tokens"]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """A limit refused a call; only the first time is written."""
+
+    limit: Limit
+
+
 class Sealed(msgspec.Struct, frozen=True, tag="sealed"):
     cause: str
     at: float
 
 
-Record = Opened | Started | Finished | Delivery | Sealed
+Record = Opened | Started | Finished | Delivery | Refused | Sealed
 
 
 def pack_ids(ids: Ids) -> bytes:

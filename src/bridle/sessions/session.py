@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
+from typing import NoReturn
 
 import msgspec
 import numpy as np
@@ -15,13 +16,15 @@ import numpy as np
 from bridle.errors import LimitReached, LogCorrupt, SessionSealed
 from bridle.messages import FinishReason, Message, ModelRequest, Note, Thinking, ToolCall, kind_of
 from bridle.sessions.echo import FORKS
-from bridle.sessions.match import Echo, Match, digest
+from bridle.sessions.match import Echo, Match
 from bridle.sessions.records import (
     Delivery,
     Finished,
+    Limit,
     NewNode,
     Opened,
     Record,
+    Refused,
     Sealed,
     SessionOptions,
     Started,
@@ -63,7 +66,8 @@ class Draw(msgspec.Struct, frozen=True):
 class Session:
     """The turn tree and everything else a session's records say.
 
-    `told`: how draws came back in place. Every longer history says it again; the log holds it once."""
+    `told`: how draws came back in place. Every longer history says it again; the log holds it once. `refused`: the
+    limit that refused a call."""
 
     def __init__(self, sink: Callable[[Record], None] = lambda record: None) -> None:
         self.sink = sink
@@ -71,6 +75,7 @@ class Session:
         self.tree = Tree()
         self.facts: dict[int, TurnFacts] = {}
         self.told: set[Echo] = set()
+        self.refused: Limit | None = None
         self.sealed: Sealed | None = None
 
     @classmethod
@@ -101,6 +106,11 @@ class Session:
     def sampled_tokens(self) -> int:
         return sum(len(turn.sampled) for turn in self.tree.turns)
 
+    @property
+    def used_turns(self) -> int:
+        """A turn that an engine ended without a token was not the agent's."""
+        return sum(turn.status == "started" or len(turn.sampled) > 0 for turn in self.tree.turns)
+
     def open(self, record: Opened) -> None:
         self._record(record)
 
@@ -108,14 +118,15 @@ class Session:
         """Raises SessionSealed or LimitReached when so many further turns may not start."""
         self._refuse_sealed()
         limits = self.options.limits
-        if limits.turns and len(self.tree.turns) + turns > limits.turns:
-            raise LimitReached(f"session {self.id} has used its {limits.turns} turns")
+        if limits.turns and self.used_turns + turns > limits.turns:
+            self._refuse("turns", f"{limits.turns} turns")
         if limits.sampled_tokens and self.sampled_tokens >= limits.sampled_tokens:
-            raise LimitReached(f"session {self.id} has used its {limits.sampled_tokens} sampled tokens")
+            self._refuse("sampled_tokens", f"{limits.sampled_tokens} sampled tokens")
 
     def start(
         self,
         request: ModelRequest,
+        digest: bytes,
         found: Match,
         rendered: Sequence[Ids],
         lead: Ids,
@@ -142,7 +153,7 @@ class Session:
                 lead=pack_ids(lead),
                 kind=kind,
                 rule=rule,
-                digest=digest(request),
+                digest=digest,
                 echoes=tuple(echo for echo in found.echoes if echo not in self.told),
                 notes=(*found.notes, *notes),
                 at=at,
@@ -200,6 +211,11 @@ class Session:
                 if turn.finish_reason != "abort":
                     self.deliver(turn, delivered=True)
 
+    def _refuse(self, limit: Limit, what: str) -> NoReturn:
+        if self.refused is None:
+            self._record(Refused(limit))
+        raise LimitReached(f"session {self.id} has used its {what}")
+
     def _refuse_sealed(self) -> None:
         if self.sealed:
             raise SessionSealed(f"session {self.id} is sealed ({self.sealed.cause}); a rollout's turns end with it")
@@ -219,6 +235,8 @@ class Session:
                 self._finished(self._turn(record.seq), record)
             case Delivery():
                 self._turn(record.seq).delivered = record.delivered
+            case Refused():
+                self.refused = record.limit
             case Sealed():
                 self.sealed = record
 

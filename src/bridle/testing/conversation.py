@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bridle.messages import Message, ModelRequest, Text, Thinking, Tool, ToolCall, Wishes
-from bridle.sessions.match import Step, match
+from bridle.sessions.match import Step, digest, match
 from bridle.sessions.records import Opened, SessionOptions
 from bridle.sessions.session import Draw, Session
 from bridle.sessions.tree import Turn
@@ -55,7 +55,7 @@ class Played:
     def start(self, asked: ModelRequest, before_stop: bool = False) -> Turn:
         found = match(self.session.tree, asked)
         rendered = [self.ids(step) for step in found.steps]
-        return self.session.start(asked, found, rendered, ids_of([7]), 1.0, before_stop)
+        return self.session.start(asked, digest(asked), found, rendered, ids_of([7]), 1.0, before_stop)
 
     def ids(self, step: Step) -> Ids:
         if step.unit == "transplant":

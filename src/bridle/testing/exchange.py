@@ -32,15 +32,16 @@ class Raw:
 
 @asynccontextmanager
 async def raw(
-    url: str, path: str, key: str, body: object, *, method: str = "POST", **headers: str
+    url: str, path: str, key: str, body: object, *, method: str = "POST", held_back: int = 0, **headers: str
 ) -> AsyncIterator[Raw]:
+    """`held_back`: bytes at the end of the body that are announced and not sent; the caller may write them."""
     host, _, port = url.removeprefix("http://").partition("/")[0].partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     lines = [f"{method} {path} HTTP/1.1", f"host: {host}", f"content-length: {len(data)}", "connection: close"]
     lines += [f"authorization: Bearer {key}"] if key else []
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    writer.write("\r\n".join([*lines, "", ""]).encode() + data)
+    writer.write("\r\n".join([*lines, "", ""]).encode() + data[: len(data) - held_back])
     exchange = Raw(reader, writer)
     try:
         await writer.drain()
