@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,11 +20,32 @@ BRIDLE = (str(Path(sys.executable).with_name("bridle")),)
 Bridle = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+ENGINES = """
+import asyncio, pathlib, msgspec
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    wait: float
+
+class Plain:
+    async def __aenter__(self): raise AssertionError("not to be entered")
+    async def __aexit__(self, *error): ...
+
+class Slow(Plain):
+    Config = Config
+    def __init__(self, config): self.config = config
+    async def __aenter__(self):
+        pathlib.Path("entered").write_text(str(self.config))
+        await asyncio.sleep(self.config.wait)
+"""
+
+
 class Place:
-    """A folder with a task file, and the flags of a run there."""
+    """A folder with a task file and engines of its own (own.py), and the flags of a run there."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self.folder = folder
+        self.environment = {**os.environ, "PYTHONPATH": str(folder)}
+        (folder / "own.py").write_text(ENGINES)
         make_repository(folder / "repository")
         self.write("fix", FIX)
         self.write("spoil", "echo x >> calc.py")
@@ -52,8 +74,16 @@ class Place:
         return ["run", *words, *self.flags]
 
 
-def call(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*BRIDLE, *words], cwd=folder, capture_output=True, text=True, check=False, timeout=100)
+def call(words: Sequence[str], place: Place) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*BRIDLE, *words],
+        cwd=place.folder,
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Place:
 
 @pytest.fixture(scope="session")
 def bridle(place: Place) -> Bridle:
-    return lambda *words: call(words, place.folder)
+    return lambda *words: call(words, place)
 
 
 @pytest.fixture(scope="session")

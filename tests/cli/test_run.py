@@ -136,6 +136,21 @@ def test_an_interrupted_run_keeps_what_it_has_and_leaves_nothing_running(place: 
     assert (record["status"], record["cause"], record["reward"], record["turns"]) == ("aborted", "cancelled", None, 1)
 
 
+def test_a_run_that_captured_nothing_names_no_place_to_look(place: Any) -> None:
+    words = place.run("fix.jsonl", "--out", "none", "--engine", "own:Slow", "--set", "engine.options.wait=60")
+    process = subprocess.Popen(
+        [BRIDLE, *words], cwd=place.folder, env=place.environment, stderr=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 60
+    while not (place.folder / "entered").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=40)
+    assert (place.folder / "entered").read_text() == "Config(wait=60.0)"
+    assert process.returncode == 130
+    assert stderr.splitlines()[-1] == "interrupted; nothing was captured"
+
+
 def command_lines() -> str:
     lines = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -156,6 +171,9 @@ def test_a_tasks_own_agent_is_taken_where_the_run_names_none(place: Any, bridle:
 
 # What cannot be used: one line, exit code 2
 
+UNINSTALLABLE = ["--set", "harness.options.mounts=[/nowhere]"]
+"""An agent that fails when it is installed: settings are looked at before."""
+
 BAD = [
     (["rnu"], 'unknown verb "rnu": did you mean "run"? There are: audit, check'),
     (["run", "fix.jsonl", "--harnes", "x"], "No such option '--harnes'. Did you mean '--harness'?"),
@@ -168,7 +186,18 @@ BAD = [
     (["run", "fix.jsonl", "--engine", "scriptd", "FLAGS"], 'unknown engine "scriptd": did you mean "scripted"?'),
     (["run", "fix.jsonl", "--engine", "no.such:Engine", "FLAGS"], "importing no.such failed"),
     (["run", "fix.jsonl", "FLAGS", "--set", "sandbox.name=bubblewarp"], 'did you mean "bubblewrap"?'),
-    (["run", "fix.jsonl", "FLAGS", "--set", "engine.options.speed=1"], "engine.options of scripted: "),
+    *(
+        (["run", "fix.jsonl", "FLAGS", *UNINSTALLABLE, *words], message)
+        for words, message in (
+            (["--set", "engine.options.speed=1"], 'engine.options of scripted: speed: unknown key "speed"'),
+            (["--set", "engine.options.score=half"], "engine.options of scripted: score: expected one of none, fake"),
+            (["--engine", "transformers", "--set", "engine.options.threads=0"], "threads: expected at least 1, got 0"),
+            (["--engine", "own:Plain", "--set", "engine.options.x=1"], "engine.options of own:Plain: x: unknown key"),
+            (["--engine", "own:Slow", "--set", "engine.options.wait=x"], "engine.options of own:Slow: wait: expected"),
+            (["--set", "sandbox.name=bubblewarp"], 'did you mean "bubblewrap"?'),
+            (["--set", "engine.options.script=nowhere.yaml"], "cannot read the script nowhere.yaml"),
+        )
+    ),
     (["run", "fix.jsonl", "--set", "gateway.prt=1"], 'gateway.prt: unknown key "prt": did you mean "port"?'),
     (["run", "bad-line.jsonl"], "bad-line.jsonl:2: not JSON"),
     (["run", "bad-key.jsonl"], 'bad-key.jsonl:1: instructoin: unknown key "instructoin": did you mean "instruction"?'),

@@ -118,9 +118,11 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
             list(read_journal(path))
 
 
-def test_without_a_path_nothing_is_kept() -> None:
+def test_without_a_path_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with Journal(None, None) as journal:
         run(journal, "a", ids_of([1]), ids_of([2]))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_entries_have_the_documented_fields() -> None:

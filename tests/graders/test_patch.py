@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bridle.errors import GraderError, PatchRefused
-from bridle.graders import patch as patch_module
+from bridle.graders import patch as patch_module, private_git
 from bridle.graders.patch import Applied, Base, Patch
 from bridle.graders.workspace import prepare
 from bridle.sandboxes.base import Sandbox
@@ -118,14 +118,59 @@ async def test_the_base_is_the_same_tree_in_every_sandbox(new_sandbox, make_task
     assert one.tree == two.tree
 
 
-async def test_new_files_that_the_first_ignore_rules_leave_out_are_counted_and_not_taken(
-    new_sandbox, make_task
-) -> None:
+async def test_new_files_that_the_first_ignore_rules_leave_out_are_named_and_not_taken(new_sandbox, make_task) -> None:
     agents = await new_sandbox()
     script = "mkdir build; touch build/x a.log pkg/local; echo '!*.log' >.gitignore; echo >pkg/other"
-    patch = await collected(agents, make_task, script)
+    patch = await collected(agents, make_task, script, setup=("touch setup.log",))
     assert patch.changed == (".gitignore", "pkg/other")
-    assert patch.ignored == 3
+    assert (patch.ignored, patch.ignored_count) == (("a.log", "build/x", "pkg/local"), 3)
+
+
+async def test_only_the_first_of_many_ignored_files_are_named(new_sandbox, make_task) -> None:
+    patch = await collected(await new_sandbox(), make_task, "mkdir build; cd build; seq -w 100 | xargs touch")
+    assert patch.ignored == tuple(f"build/{number:03}" for number in range(1, 51))
+    assert patch.ignored_count == 100
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        "git add -f a.log build/x",
+        "git add -f a.log build/x; git commit -qm work",
+        "git checkout -qb other; git add -f a.log build/x; git commit -qm work; rm -r .git/objects .git/refs",
+        "git add -f a.log build/x; git update-index --split-index",
+        "git add -f a.log build/x; mkfifo .git/pipe; git config include.path pipe",
+    ],
+    ids=["staged", "committed", "a history that broke", "a split index", "a configuration that never ends"],
+)
+async def test_ignored_files_that_the_agent_gave_to_git_are_taken(new_sandbox, make_task, tmp_path, keep: str) -> None:
+    agents, clean, setup = await new_sandbox(), await new_sandbox(), ("mkdir build; echo old >build/x",)
+    script = f"echo one >a.log; echo new >build/x; echo two >b.log; {keep}"
+    patch = await collected(agents, make_task, script, setup=setup)
+    assert (patch.changed, patch.ignored) == (("a.log", "build/x"), ("b.log",))
+    assert (await applied(clean, make_task, patch, setup=setup)).cleanly
+    got = await snapshot(clean, tmp_path / "got")
+    assert (got[b"a.log"], got[b"build/x"]) == (("file", b"one\n"), ("file", b"new\n"))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "rm .git/index; mkfifo .git/index",
+        "rm .git/index; ln -s /dev/zero .git/index",
+        "echo broken >.git/index",
+        "printf 'DIRC\\0\\0\\0\\2\\377\\377\\377\\377' >.git/index; truncate -s 1T .git/index",
+        "git update-index --split-index; shared=$(echo .git/sharedindex.*); rm $shared; mkfifo $shared",
+        "rm -r .git; ln -s /proc/self .git",
+        "mv .git elsewhere; echo 'gitdir: elsewhere' >.git",
+    ],
+)
+async def test_an_index_that_cannot_be_read_holds_nothing(
+    new_sandbox, make_task, monkeypatch: pytest.MonkeyPatch, index: str
+) -> None:
+    monkeypatch.setattr(private_git, "INDEX_S", 1.0)
+    patch = await collected(await new_sandbox(), make_task, f"echo one >a.log; git add -f a.log; {index}")
+    assert patch.ignored == ("a.log",)
 
 
 async def test_an_ignored_file_that_the_source_tracks_is_taken(new_sandbox, make_task, source, tmp_path) -> None:

@@ -9,6 +9,7 @@ from bridle.sandboxes import default_sandbox
 
 # Everything git can be told to run, in every place it is told from.
 TRAP = r"""
+touch kept.log; git add -f kept.log
 cat >evil <<'END'
 #!/bin/sh
 echo "$0 $*" >>"$TRAP_MARK"
@@ -52,7 +53,7 @@ async def test_no_program_of_the_agents_runs_when_its_changes_are_taken(new_sand
     assert (await agents.exec(["/bin/sh", "-ec", TRAP])).ok
     patch = await base.collect()
     assert not (await agents.exec(["test", "-e", "ran"])).ok
-    assert {"code.py", "evil", ".gitattributes"} <= set(patch.changed)
+    assert {"code.py", "evil", ".gitattributes", "kept.log"} <= set(patch.changed)
     await (await prepare(clean, make_task())).apply(patch, ())
     assert not (await clean.exec(["test", "-e", "ran"])).ok
     await agents.exec(["/bin/sh", "-c", "git --work-tree=. add -A; git --work-tree=. diff HEAD"])

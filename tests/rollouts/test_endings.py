@@ -19,6 +19,8 @@ PAGE = Path(__file__).parents[2] / "docs/rollouts.md"
 FINISHED = Outcome("finished", exit_code=0)
 CRASHED = Outcome("agent_error", exit_code=1)
 LATE = Outcome("time_budget")
+LIMITS = Limits(turns=4, sampled_tokens=10)
+REFUSED = "refused a model call at its limit of"
 
 
 def fidelity(*finishes: str, kinds: tuple[str, ...] = ()) -> Fidelity:
@@ -60,20 +62,27 @@ def turn(finish: Any, kind: Any) -> TurnRecord:
         (CRASHED, ["abort", "stop"], "agent_error"),
         (LATE, ["stop", "abort"], "time_budget"),
         (Outcome("killed", signal=9), ["stop", "abort"], "killed"),
-        (CRASHED, ["stop"] * 4, "turn_limit"),
+        (FINISHED, ["stop"] * 4, "finished"),
     ],
 )
 def test_an_agent_is_judged_by_its_turns_and_its_process(outcome: Outcome, turns: list[str], cause: str) -> None:
-    assert judged(outcome, fidelity(*turns), Limits(turns=4)).cause == cause
+    assert judged(outcome, fidelity(*turns), LIMITS, None).cause == cause
+
+
+@pytest.mark.parametrize("outcome", [FINISHED, CRASHED, LATE])
+def test_a_limit_that_refused_a_call_is_the_end_the_agent_caused(outcome: Outcome) -> None:
+    assert judged(outcome, fidelity("stop"), LIMITS, "turns") == ending("turn_limit", f"{REFUSED} 4 turns")
+    assert judged(outcome, fidelity("stop"), LIMITS, "sampled_tokens").detail == f"{REFUSED} 10 sampled tokens"
+    assert judged(outcome, fidelity("stop"), LIMITS, "sampled_tokens").cause == "token_limit"
+
+
+def test_a_limit_says_nothing_of_an_engine_that_answered_nothing() -> None:
+    assert judged(CRASHED, fidelity("abort"), LIMITS, "turns").cause == "engine"
 
 
 def test_a_cut_side_call_is_no_failure_of_the_engine() -> None:
     cut = fidelity("stop", "abort", kinds=("main", "auxiliary"))
-    assert judged(FINISHED, cut, Limits()).cause == "finished"
-
-
-def test_a_limit_of_tokens_is_an_end_the_agent_caused() -> None:
-    assert judged(CRASHED, fidelity("stop", "stop"), Limits(sampled_tokens=10)).cause == "token_limit"
+    assert judged(FINISHED, cut, Limits(), None).cause == "finished"
 
 
 def test_errors_keep_their_kind_and_say_whether_to_try_again() -> None:

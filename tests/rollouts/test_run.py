@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from bridle.graders import patch
 from bridle.graders.base import Grade
 from bridle.harnesses.base import Installation, Launch, Outcome
 from bridle.harnesses.command import CommandHarness
-from bridle.rollouts import stages
+from bridle.rollouts import run, stages
 from bridle.rollouts.records import STAGES, RolloutRecord
 from bridle.rollouts.run import Rollout
 from bridle.rollouts.scheduler import Watcher, run_batch
@@ -61,6 +62,7 @@ async def test_a_fix_is_graded_with_one_and_every_sampled_token_trains(world: Wo
     (sample,) = samples_of(record)
     assert (sample.reward, sample.status, sample.cause, sample.task_id) == (1.0, "completed", None, "subtract")
     assert "+    return a - b" in (Path(record.directory) / "patch.diff").read_text()
+    assert json.loads((Path(record.directory) / "patch.json").read_bytes())["changed"] == ["calc.py"]
     report = check(world.directory)
     assert report.ok, report.findings
     assert report.kept_percent == 100.0
@@ -103,6 +105,9 @@ async def test_an_agent_out_of_time_is_truncated_and_graded_as_it_stands(world: 
     record = await world.one(budgets=Budgets(agent_s=2, grade_s=20))
     assert (record.status, record.cause, record.reward) == ("truncated", "time_budget", 1.0)
     assert {sample.status for sample in samples_of(record)} == {"truncated"}
+    sealed = session_of(record).sealed
+    assert sealed is not None
+    assert sealed.cause == "time_budget"
 
 
 async def test_a_killed_agent_is_graded_as_it_stands(world: World) -> None:
@@ -116,6 +121,23 @@ async def test_an_agent_at_its_turn_limit_is_truncated_and_graded_as_it_stands(w
     world.session = SessionOptions(limits=Limits(turns=2))
     record = await world.one()
     assert (record.status, record.cause, record.reward, record.turns) == ("truncated", "turn_limit", 1.0, 2)
+    assert record.detail == "refused a model call at its limit of 2 turns"
+    assert session_of(record).refused == "turns"
+
+
+async def test_an_agent_that_ends_by_itself_on_its_last_allowed_turn_has_finished(world: World) -> None:
+    world.session = SessionOptions(limits=Limits(turns=2))
+    record = await world.one()
+    assert (record.status, record.cause, record.reward, record.turns) == ("completed", "finished", 1.0, 2)
+
+
+async def test_turns_of_a_failing_engine_are_not_the_agents(world: World) -> None:
+    fails_twice = {"error": "busy", "error_times": 2}
+    world.turns = [{**turns(FIX)[0], **fails_twice}, *turns(FIX)[1:]]
+    world.argv = ("sh", "-c", f"cat >/tmp/i; for n in 1 2 3; do {' '.join(world.argv)} </tmp/i && exit; done; exit 3")
+    world.session = SessionOptions(limits=Limits(turns=2))
+    record = await world.one()
+    assert (record.cause, record.reward, record.turns) == ("finished", 1.0, 4)
 
 
 async def test_grading_that_takes_too_long_is_a_zero(world: World) -> None:
@@ -262,12 +284,42 @@ async def test_a_stage_that_never_returns_ends_by_wall_clock_and_names_what_was_
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_the_deadline_covers_a_stage_without_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages.Stages, "attempt_s", 1.5)
-    world.harness = Stuck
-    record = await run_of_failures(world, budgets=Budgets(agent_s=500))
+async def test_a_deadline_of_ones_own_covers_every_stage_and_what_was_captured_is_delivered(world: World) -> None:
+    world.turns = turns(FIX, "sleep 60")
+    record = await run_of_failures(world, budgets=Budgets(agent_s=500, deadline_s=3))
     assert (record.status, record.cause) == ("aborted", "wall_clock")
-    assert record.detail.startswith("run: the deadline of the whole rollout has passed; pending: Attempt.run")
+    assert record.detail.startswith("run: the rollout's deadline of 3 s has passed; pending: Attempt.run")
+    assert sum(record.stages.values()) < 6
+    assert (record.turns, record.samples) == (2, 1)
+    assert session_of(record).sealed is not None
+
+
+async def test_the_deadline_is_by_default_all_stages_and_a_margin(world: World) -> None:
+    async with world.services() as services:
+        made = [Rollout(world.task(budgets=budgets), "r", world.directory, services) for budgets in BUDGETS]
+    whole = sum(made[0].stages.budgets.values()) + stages.MARGIN_S
+    assert [rollout.stages.deadline_s for rollout in made] == [whole, 77.0]
+
+
+BUDGETS = (Budgets(), Budgets(deadline_s=77))
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("deadline_s", "reserve_s", "seconds"), [(0.4, 0.6, 1.0), (1.2, 0.2, 1.2)])
+async def test_one_clock_runs_through_the_conclusion_and_its_reserve_is_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch, deadline_s: float, reserve_s: float, seconds: float
+) -> None:
+    monkeypatch.setattr(stages, "RESERVE_S", reserve_s)
+    async with world.services() as services:
+        budgets = Budgets(deadline_s=deadline_s)
+        task = world.task(budgets=budgets, workspace=Workspace(str(world.directory / "gone")))
+        rollout = Rollout(task, "r", world.directory / "rollouts" / "r", services)
+        monkeypatch.setattr(rollout, "_build_and_deliver", asyncio.Event().wait)
+        if deadline_s < reserve_s:
+            monkeypatch.setattr(run.Attempt, "run", lambda self: asyncio.Event().wait())
+        started = time.monotonic()
+        await rollout.run()
+    assert seconds <= time.monotonic() - started < seconds + 0.5
 
 
 @pytest.mark.usefixtures("impatient")

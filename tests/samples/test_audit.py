@@ -104,6 +104,21 @@ def test_a_sample_whose_context_cannot_be_changed_proves_nothing() -> None:
     assert (found.verdict, found.mutations) == ("insensitive", ())
 
 
+def test_one_sample_that_is_not_proven_sensitive_is_enough_to_fail() -> None:
+    unchangeable = made(ids_of([7, 7, 7, 1, 2]), [(3, 5)])
+    found = audit([SMALL, unchangeable, SMALL], {0: toy})
+    assert (found.verdict, found.unproven, len(found.mutations)) == ("insensitive", (1,), 6)
+    assert found.sensitivity > SENSITIVITY
+    assert "1 of 3 samples not proven sensitive (the first is 1)" in found.render()[-1]
+
+
+def test_each_weights_that_audit_a_sample_must_be_proven_sensitive() -> None:
+    tokens = ids_of([7, 7, 7, 1, 2, *range(20), 3, 4])
+    mixed = msgspec.structs.replace(made(tokens, [(3, 5), (25, 27)]), version_spans=((0, 3), (25, 4)))
+    assert audit([mixed], {4: toy}).ok
+    assert audit([mixed], {3: toy, 4: toy}).unproven == (0,)
+
+
 def test_the_temperature_of_the_sample_is_used() -> None:
     assert audit([made(ids_of(range(40)), [(10, 16)], temperature=0.7)], {0: toy}).ok
 

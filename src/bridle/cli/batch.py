@@ -64,7 +64,9 @@ def _records(settings: Settings, tasks: list[Task], directory: Path) -> list[Rol
     try:
         return asyncio.run(_batch(settings, tasks, directory))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        click.echo(f"interrupted; what was captured lies in {directory}: bridle show {directory}", err=True)
+        captured = any(directory.glob("rollouts/*/rollout.json"))
+        hint = f"what was captured lies in {directory}: bridle show {directory}" if captured else "nothing was captured"
+        click.echo(f"interrupted; {hint}", err=True)
         sys.exit(INTERRUPTED)
 
 

@@ -43,14 +43,15 @@ Log = Callable[[str], None]
 
 @asynccontextmanager
 async def services(settings: Settings, tasks: Sequence[Task], directory: Path, log: Log) -> AsyncIterator[Services]:
-    """Everything rollouts need, started: engine, gateway, the installed agents."""
+    """Everything rollouts need, started: engine, gateway, the installed agents. All options are checked before."""
     for task in tasks:
-        make_grader(task)
-    agents = await install(settings, tasks, log)
+        check(settings, task)
     renderer = load_renderer(model(settings))
+    made = make_engine(settings, renderer, scripts(tasks), directory / "journal.jsonl")
+    agents = await install(settings, tasks, log)
     async with (
         sandboxes(settings, tasks, log) as sandbox,
-        make_engine(settings, renderer, scripts(tasks), directory / "journal.jsonl") as engine,
+        made as engine,
         serve(settings.gateway, renderer, engine, directory) as gateway,
         GatewayClient(gateway.url, gateway.control_token) as client,
     ):
@@ -63,6 +64,13 @@ async def services(settings: Settings, tasks: Sequence[Task], directory: Path, l
             session=settings.session,
             samples=msgspec.to_builtins(settings.samples),
         )
+
+
+def check(settings: Settings, task: Task) -> None:
+    """Makes what a task chooses: that checks its options, and starts nothing."""
+    make_grader(task)
+    make_harness(harness_of(settings, task))
+    sandbox_of(settings, task)
 
 
 def cache(settings: Settings) -> Path:
@@ -84,25 +92,32 @@ def model(settings: Settings) -> Path:
 
 
 def make_engine(settings: Settings, renderer: Renderer, script: Script | None, journal: Path) -> Engine:
-    """Built-in engines get what they need handed in; a user's own class gets its options."""
-    name, options = settings.engine.name, dict(settings.engine.options)
+    """Not entered. `script` is the tasks' own, for when the options name none; a real model follows only one named."""
+    name = settings.engine.name
     kind: Any = resolve("engine", ENGINES, name)
-    given = options.pop("script", None)
-    try:
-        if name == "scripted":
-            spoken = script if given is None else load(Path(given))
-            if spoken is None:
-                raise ConfigError("the scripted engine needs a script: give a task one, or use --script FILE")
-            engine: Engine = kind(spoken, renderer.vocabulary, renderer.write, journal, **options)
-        elif name == "transformers":
-            # Tasks bring scripts for the scripted engine; a real model follows one only when told so.
-            actor = None if given is None else Actor(load(Path(given)), renderer.vocabulary, renderer.write)
-            engine = kind(model(settings), actor=actor, journal_path=journal, **options)
-        else:
-            engine = kind(**options)
-    except TypeError as error:
-        raise ConfigError(f"engine.options of {name}: {error}") from error
+    config: Any = decode(settings.engine.options, _config_of(kind), f"engine.options of {name}")
+    engine: Engine
+    if name == "scripted":
+        spoken = script if config.script is None else load(Path(config.script))
+        if spoken is None:
+            raise ConfigError("the scripted engine needs a script: give a task one, or use --script FILE")
+        facts = {"context_length": config.context_length, "score": config.score}
+        engine = kind(spoken, renderer.vocabulary, renderer.write, journal, **facts)
+    elif name == "transformers":
+        spoken = None if config.script is None else load(Path(config.script))
+        actor = None if spoken is None else Actor(spoken, renderer.vocabulary, renderer.write)
+        engine = kind(model(settings), config.device, threads=config.threads, actor=actor, journal_path=journal)
+    else:
+        engine = kind() if isinstance(config, NoOptions) else kind(config)
     return engine
+
+
+class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of a user's own class without a `Config`."""
+
+
+def _config_of(kind: Any) -> Any:
+    return kind.Config if hasattr(kind, "Config") else NoOptions
 
 
 def scripts(tasks: Sequence[Task]) -> Script | None:

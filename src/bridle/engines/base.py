@@ -74,7 +74,12 @@ config to engines that answer from text; how the text pieces become ids is their
 
 
 class Engine(Contract):
-    """An async context manager: entered to load or connect and probe, left to stop. Chunks come in order."""
+    """An async context manager: entered to load or connect and probe, left to stop. Chunks come in order.
+
+    A class with options has a `Config`, a frozen msgspec Struct of them that forbids unknown fields. A user's own class
+    is made as `Class(config)`, and as `Class()` when it has none; the built-in ones also get a script, a model and a
+    journal handed in. Making one checks its options and opens nothing.
+    """
 
     facts: EngineFacts
 

@@ -31,6 +31,18 @@ Floats = npt.NDArray[np.float32]
 Score = Literal["none", "fake"]
 
 
+class ScriptedConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`script`: a file; without one the tasks bring theirs. `score`: see `ScriptedEngine`."""
+
+    script: str | None = None
+    context_length: int = 131072
+    score: Score = "none"
+
+    def __post_init__(self) -> None:
+        if self.context_length < 1:
+            raise ValueError(f"context_length: expected at least 1 token, got {self.context_length}")
+
+
 class Line(msgspec.Struct, frozen=True):
     """What the script says to one request. `ids`: int32[n], the stop id included where there is one."""
 
@@ -100,6 +112,8 @@ class Actor:
 class ScriptedEngine:
     """`score="fake"` makes every id carry an invented logprob, as if it had been drawn: for checks of what is done with
     logprobs. Otherwise ids are `forced` and have none. Speaks the same whatever the sampling asks for."""
+
+    Config = ScriptedConfig
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -31,6 +32,18 @@ from bridle.tokens import EMPTY, Ids, ids_of
 P = ParamSpec("P")
 Result = TypeVar("Result")
 NOTHING = np.zeros(0, np.float32)
+
+
+class TransformersConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`script`: a file whose answers are forced through the model. `device`, `threads`: torch's."""
+
+    script: str | None = None
+    device: str = "cpu"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ValueError(f"threads: expected at least 1, got {self.threads}")
 
 
 class LocalModel:
@@ -91,6 +104,7 @@ class Draw:
 class TransformersEngine:
     """Loads on entering. With an `actor` the script's ids are forced through the model and carry its true logprobs."""
 
+    Config = TransformersConfig
     facts: EngineFacts
 
     def __init__(

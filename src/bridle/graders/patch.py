@@ -2,7 +2,8 @@
 
 Taken against the base tree recorded at prepare time, from the files as they lie there: whatever the agent staged,
 committed, renamed, deleted or left locked does not matter. Not part of a patch: modes other than the executable bit,
-empty folders, and new files that the workspace's ignore rules, as they were at the start, leave out.
+empty folders, and files that the workspace's ignore rules, as they were at the start, leave out, but for those that the
+agent gave to git all the same (`git add -f`).
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ from bridle.sandboxes.base import Sandbox
 CONTENT_BYTES = 128 * 1024 * 1024
 """Of all changed files together, before and after."""
 
+NAMED = 50
+"""So many ignored files are named, the others counted: a build leaves thousands."""
+
 _LINK = b"120000"
 _REPOSITORY = b"160000"
 
 
 class Patch(msgspec.Struct, frozen=True):
-    """`data` is a git patch, `base` the tree it starts from. `ignored` counts new files the ignore rules leave out."""
+    """`data` is a git patch, `base` the tree it starts from. `ignored`: new files that the ignore rules leave out, the
+    first NAMED of `ignored_count`."""
 
     base: str
     data: bytes
     changed: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    ignored: int = 0
+    ignored: tuple[str, ...] = ()
+    ignored_count: int = 0
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -45,11 +51,14 @@ class Applied(msgspec.Struct, frozen=True):
 class Base:
     """The state of one workspace that changes are measured against."""
 
-    def __init__(self, sandbox: Sandbox, git: PrivateGit, tree: str, paths: frozenset[bytes]) -> None:
+    def __init__(
+        self, sandbox: Sandbox, git: PrivateGit, tree: str, paths: frozenset[bytes], ignored: frozenset[bytes]
+    ) -> None:
         self.tree = tree
         self._sandbox = sandbox
         self._git = git
         self._paths = paths
+        self._ignored = ignored
 
     @classmethod
     async def record(cls, sandbox: Sandbox) -> Base:
@@ -62,13 +71,15 @@ class Base:
         ignored = await git.ignored(path for path in files if path not in tracked)
         paths = frozenset(files) - ignored
         tree, misfits = await git.write_tree(sorted(paths))
-        return cls(sandbox, git, tree, paths.difference(misfits))
+        return cls(sandbox, git, tree, paths.difference(misfits), ignored)
 
     async def collect(self) -> Patch:
         """Kills what still runs in the sandbox, then takes everything that changed. Raises PatchRefused."""
         await self._sandbox.kill_all()
         files = await self._git.files()
-        ignored = await self._git.ignored(path for path in files if path not in self._paths)
+        kept = self._paths | await self._git.indexed()
+        ignored = await self._git.ignored(path for path in files if path not in kept)
+        new = sorted(ignored - self._ignored)
         tree, misfits = await self._git.write_tree(path for path in files if path not in ignored)
         changes = await self._git.changes(self.tree, tree)
         await self._check_size(changes)
@@ -77,7 +88,8 @@ class Base:
             data=await self._git.diff(self.tree, tree),
             changed=tuple(shown(change.path) for change in changes),
             left_out=tuple(LeftOut(shown(path), "invalid_path") for path in misfits),
-            ignored=len(ignored),
+            ignored=tuple(map(shown, new[:NAMED])),
+            ignored_count=len(new),
         )
 
     async def apply(self, patch: Patch, protected: Sequence[str]) -> Applied:

@@ -6,6 +6,7 @@ in-tree .gitattributes have no say: a file's bytes in a tree made here are the f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -16,8 +17,12 @@ from bridle.sandboxes.base import ExecResult, Sandbox
 COMMAND_S = 600.0
 """Bound of one command; a stage's own budget is usually shorter and comes from outside."""
 
+INDEX_S = 30.0
+"""Of reading an index an agent left, which must not use up the time of collecting."""
+
 OUTPUT_BYTES = 256 * 1024 * 1024
 NO_OBJECT = b"0" * 40
+logger = logging.getLogger("bridle.graders")
 
 _SETTINGS = {
     "core.fsmonitor": "false",
@@ -67,6 +72,12 @@ GIT_WORK_TREE="$1" exec git checkout-index --all --quiet
 _LIST_TRACKED = r"""
 [ -d "$1" ] || exit 0
 GIT_DIR="$1" exec git ls-files -z
+"""
+
+# The index alone: the agent's configuration and objects are not looked at.
+_LIST_INDEX = r"""
+[ -f "$1" ] || exit 0
+GIT_INDEX_FILE="$1" exec git ls-files -z
 """
 
 # From nothing, every time: what a file's times or an earlier index say about it is not asked.
@@ -145,6 +156,16 @@ class PrivateGit:
         """-> what the workspace's own repository tracks. Only for a workspace no agent has touched."""
         return frozenset(_items(await self._script(_LIST_TRACKED, f"{self._sandbox.workspace}/.git")))
 
+    async def indexed(self) -> frozenset[bytes]:
+        """-> what the index of the workspace's own repository holds, whatever an agent made of it; nothing where git
+        cannot read it apart from its repository (broken, of another object format, a part of it a pipe)."""
+        index = f"{self._sandbox.workspace}/.git/index"
+        try:
+            return frozenset(_items(await self._script(_LIST_INDEX, index, timeout_s=INDEX_S)))
+        except GraderError as error:
+            logger.warning("the index that an agent left is not read: %s", error.message)
+            return frozenset()
+
     async def write_tree(self, paths: Iterable[bytes]) -> tuple[str, list[bytes]]:
         """-> the tree of exactly `paths`, and those of them git has no place for (such as `git~1`)."""
         wanted = list(paths)
@@ -195,11 +216,16 @@ class PrivateGit:
         """-> stdout. Raises GraderError for any other exit code."""
         return await self._run(["git", *arguments], stdin, work_tree, allowed)
 
-    async def _script(self, script: str, *arguments: str, stdin: bytes = b"") -> bytes:
-        return await self._run(["/bin/sh", "-c", script, "sh", *arguments], stdin)
+    async def _script(self, script: str, *arguments: str, stdin: bytes = b"", timeout_s: float = COMMAND_S) -> bytes:
+        return await self._run(["/bin/sh", "-c", script, "sh", *arguments], stdin, timeout_s=timeout_s)
 
     async def _run(
-        self, argv: Sequence[str], stdin: bytes, work_tree: str = "", allowed: tuple[int, ...] = (0,)
+        self,
+        argv: Sequence[str],
+        stdin: bytes,
+        work_tree: str = "",
+        allowed: tuple[int, ...] = (0,),
+        timeout_s: float = COMMAND_S,
     ) -> bytes:
         where = {"GIT_DIR": self._directory, "GIT_WORK_TREE": work_tree or self._sandbox.workspace}
         result = await self._sandbox.exec(
@@ -207,7 +233,7 @@ class PrivateGit:
             cwd=self._sandbox.private,
             env={**_environment(self._sandbox.private), **where},
             stdin=stdin,
-            timeout_s=COMMAND_S,
+            timeout_s=timeout_s,
             output_limit=OUTPUT_BYTES,
             private=True,
         )

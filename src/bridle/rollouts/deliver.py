@@ -10,6 +10,7 @@ import msgspec
 
 from bridle.exporters.jsonl import JsonlExporter
 from bridle.graders.base import Grade
+from bridle.graders.patch import Patch
 from bridle.rollouts.endings import Status
 from bridle.rollouts.records import RolloutRecord
 from bridle.samples.credit import Graded, credited
@@ -41,6 +42,14 @@ def credit(
         for sample in samples
     ]
     return credited(described, fidelity, grade, advantage=advantage)
+
+
+def keep_patch(directory: Path, patch: Patch) -> None:
+    """The patch as git takes it, and beside it what it changes and what is not in it."""
+    (directory / "patch.diff").write_bytes(patch.data)
+    facts = msgspec.structs.asdict(patch)
+    del facts["data"]
+    _write_json(directory / "patch.json", facts)
 
 
 def deliver(

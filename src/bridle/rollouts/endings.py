@@ -13,7 +13,7 @@ from bridle.errors import BridleError
 from bridle.graders.base import Grade
 from bridle.harnesses.base import Outcome
 from bridle.samples.fidelity import Fidelity
-from bridle.sessions.records import Limits
+from bridle.sessions.records import Limit, Limits
 
 Status = Literal["completed", "truncated", "aborted", "failed"]
 """completed: the agent ended by itself. truncated: a budget or a signal ended it. aborted: the rollout was stopped.
@@ -60,8 +60,10 @@ def failure(error: BaseException, stage: str) -> Ending:
     return Ending("failed", error.kind, f"{stage}: {error.message}", error.retryable)
 
 
-def judged(outcome: Outcome, fidelity: Fidelity, limits: Limits) -> Ending:
-    """An agent is judged by its captured turns as well as by how its process ended: several exit with 0 on failure."""
+def judged(outcome: Outcome, fidelity: Fidelity, limits: Limits, refused: Limit | None) -> Ending:
+    """An agent is judged by its captured turns as well as by how its process ended: several exit with 0 on failure.
+
+    `refused`: the limit that refused a call. One that ends by itself with its last allowed turn met none."""
     how = f"exit code {outcome.exit_code}, signal {outcome.signal}"
     if outcome.finish == "never_started":
         return ending("never_started", outcome.detail)
@@ -69,10 +71,10 @@ def judged(outcome: Outcome, fidelity: Fidelity, limits: Limits) -> Ending:
         return ending("never_called_model", f"the agent ended ({outcome.finish}, {how}) without one model call")
     if unanswered := _unanswered(outcome, fidelity):
         return ending("engine", unanswered)
-    if limits.turns and len(fidelity.turns) >= limits.turns:
-        return ending("turn_limit", f"{limits.turns} turns")
-    if limits.sampled_tokens and fidelity.totals.sampled >= limits.sampled_tokens:
-        return ending("token_limit", f"{limits.sampled_tokens} sampled tokens")
+    if refused == "turns":
+        return ending("turn_limit", f"refused a model call at its limit of {limits.turns} turns")
+    if refused == "sampled_tokens":
+        return ending("token_limit", f"refused a model call at its limit of {limits.sampled_tokens} sampled tokens")
     return ending(outcome.finish, "" if outcome.finish in ("finished", "time_budget") else how)
 
 

@@ -23,15 +23,15 @@ from bridle.graders.patch import Base, Patch
 from bridle.graders.workspace import prepare
 from bridle.harnesses.base import Harness, Installation, Launch, Outcome
 from bridle.lifetimes import shielded
-from bridle.rollouts.deliver import credit, deliver
+from bridle.rollouts.deliver import credit, deliver, keep_patch
 from bridle.rollouts.endings import Ending, ending, failure, final, judged, verdict
 from bridle.rollouts.records import RolloutRecord
-from bridle.rollouts.stages import CONCLUDE_S, Stages, settle, stage_budgets
+from bridle.rollouts.stages import CONCLUDE_S, Stages, deadline, settle, stage_budgets
 from bridle.samples.credit import Graded
 from bridle.samples.fidelity import Fidelity
 from bridle.samples.sample import Sample
 from bridle.sandboxes.base import Mount, Sandbox
-from bridle.sessions.records import SessionOptions
+from bridle.sessions.records import Limit, SessionOptions
 from bridle.tasks.base import Task
 
 RELEASE_S = 90.0
@@ -71,6 +71,7 @@ class Held:
     session: OpenedSession | None = None
     samples: Sequence[Sample] = ()
     fidelity: Fidelity | None = None
+    refused: Limit | None = None
     grade: Grade | None = None
     ending: Ending | None = None
 
@@ -143,9 +144,10 @@ class Attempt:
         """The agent is killed and its session sealed (a late call must not enter the data) before its work is taken."""
         with self.stage("collect"):
             await sandbox.kill_all()
-            fidelity = await finish(self.services, self.id, self.held, "finished")
+            fidelity = await finish(self.services, self.id, self.held, outcome.finish)
             await self._keep_artifacts(sandbox)
-            return judged(outcome, fidelity, self.services.session.limits), await self._work(base)
+            judgement = judged(outcome, fidelity, self.services.session.limits, self.held.refused)
+            return judgement, await self._work(base)
 
     async def _work(self, base: Base) -> Patch | Grade:
         """What the agent changed; where that can be no patch, it was the agent's doing and the grade is zero."""
@@ -153,7 +155,7 @@ class Attempt:
             patch = await base.collect()
         except PatchRefused as error:
             return Grade(reward=0.0, cause=error.kind, detail=error.message)
-        (self.directory / "patch.diff").write_bytes(patch.data)
+        keep_patch(self.directory, patch)
         return patch
 
     async def _keep_artifacts(self, sandbox: Sandbox) -> None:
@@ -188,11 +190,13 @@ class Rollout:
         self.id = rollout_id
         self.directory = directory
         self.services = services
-        self.stages = Stages(stage_budgets(task, services.provision_s), lambda: on_stage(self))
+        budgets = stage_budgets(task, services.provision_s)
+        self.stages = Stages(budgets, deadline(task, budgets), lambda: on_stage(self))
         self.held = Held()
 
     async def run(self) -> RolloutRecord:
         """Never raises for what a record can say; a cancellation is passed on once all is released and delivered."""
+        self.stages.begin()
         try:
             await self._attempt()
         finally:
@@ -202,14 +206,15 @@ class Rollout:
     async def _attempt(self) -> None:
         attempt = Attempt(self.task, self.id, self.directory, self.services, self.stages)
         self.held = attempt.held
-        error = await settle(attempt.run(), f"rollout {self.id}", self.stages, self.stages.attempt_s)
+        error = await settle(attempt.run(), f"rollout {self.id}", self.stages)
         # Copies: an attempt that could not be ended goes on writing into the others, which nobody reads.
         self.held, self.stages = copy.copy(attempt.held), self.stages.apart()
         self._fail(error)
 
     async def _conclude(self) -> None:
         """Builds and delivers whatever there is."""
-        self._fail(await settle(self._build_and_deliver(), f"conclusion of {self.id}", self.stages, CONCLUDE_S))
+        self.stages.conclude()
+        self._fail(await settle(self._build_and_deliver(), f"conclusion of {self.id}", self.stages))
 
     async def _build_and_deliver(self) -> None:
         with self.stages.stage("build"):
@@ -279,4 +284,5 @@ async def finish(services: Services, rollout_id: str, held: Held, cause: str) ->
     finished = await services.gateway.finish(rollout_id, cause, services.samples)
     held.samples = [Sample.from_dict(fields) for fields in finished["samples"]]
     held.fidelity = msgspec.convert(finished["fidelity"], Fidelity)
+    held.refused = finished["refused"]
     return held.fidelity

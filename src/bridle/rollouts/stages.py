@@ -22,6 +22,8 @@ SLACK_S = 30.0
 """What a stage gets beyond the budget its own work keeps, so that the work's better-informed end comes first."""
 MARGIN_S = 60.0
 """Added to the budgets of all stages for the deadline of the whole: it covers what lies between them."""
+RESERVE_S = 30.0
+"""What building and delivering have at least, however late it is: what was captured is not lost to a deadline."""
 CONCLUDE_S = BUILD_S + DELIVER_S + SLACK_S
 LOOK_S = 0.1
 CANCELS = 3
@@ -48,11 +50,19 @@ def stage_budgets(task: Task, provision_s: float) -> dict[str, float]:
     }
 
 
-class Stages:
-    """`current` stays after a stage has ended, for what comes before the next. `seconds`: by stage, in order."""
+def deadline(task: Task, budgets: Mapping[str, float]) -> float:
+    """Seconds for the whole rollout, all between its stages included."""
+    return task.budgets.deadline_s or sum(budgets.values()) + MARGIN_S
 
-    def __init__(self, budgets: Mapping[str, float], changed: Callable[[], None]) -> None:
+
+class Stages:
+    """One clock for a rollout: what each stage may take, and `deadline_s` from `begin` on for all of it.
+
+    `current` stays after a stage has ended, for what comes before the next. `seconds`: by stage, in order."""
+
+    def __init__(self, budgets: Mapping[str, float], deadline_s: float, changed: Callable[[], None]) -> None:
         self.budgets = budgets
+        self.deadline_s = deadline_s
         self.current = "provision"
         self.seconds: dict[str, float] = {}
         self._due = math.inf
@@ -73,18 +83,16 @@ class Stages:
 
     def apart(self) -> Stages:
         """A copy that whoever goes on with this one does not reach."""
-        other = Stages(self.budgets, self._changed)
-        other.current, other.seconds = self.current, dict(self.seconds)
+        other = Stages(self.budgets, self.deadline_s, self._changed)
+        other.current, other.seconds, other._deadline = self.current, dict(self.seconds), self._deadline
         return other
 
-    @property
-    def attempt_s(self) -> float:
-        return sum(self.budgets.values()) - BUILD_S - DELIVER_S + MARGIN_S
+    def begin(self) -> None:
+        self._deadline = time.monotonic() + self.deadline_s
 
-    def begin(self, limit_s: float) -> None:
-        """From now on there are `limit_s`, whatever the stages may have each."""
-        self._due = math.inf
-        self._deadline = time.monotonic() + limit_s
+    def conclude(self) -> None:
+        """What is left of the deadline, or the reserve."""
+        self._deadline = max(self._deadline, time.monotonic() + RESERVE_S)
 
     @property
     def left_s(self) -> float:
@@ -93,17 +101,16 @@ class Stages:
     @property
     def expired(self) -> str:
         if self._deadline < self._due:
-            return "the deadline of the whole rollout has passed"
+            return f"the rollout's deadline of {self.deadline_s:g} s has passed"
         return f"not done within {self.budgets[self.current]:g} s"
 
 
-async def settle(work: Coroutine[Any, Any, None], name: str, stages: Stages, limit_s: float) -> BaseException | None:
+async def settle(work: Coroutine[Any, Any, None], name: str, stages: Stages) -> BaseException | None:
     """Runs `work` to its end or to the end of its time -> the error that ended it, None when it just ended.
 
     Looks at the clock from outside: a timeout within could be swallowed, and would not know what was waited for.
     A cancellation of the caller is passed on once the work has ended.
     """
-    stages.begin(limit_s)
     task = asyncio.create_task(work, name=name)
     try:
         while not task.done() and (left_s := stages.left_s) > 0:

@@ -62,7 +62,8 @@ class Mutation(msgspec.Struct, frozen=True):
 class Audit(msgspec.Struct, frozen=True):
     """`audited`, `not_audited`: trained tokens; the latter were sampled by weights that are not at hand.
 
-    `sensitivity`: smallest effect of a mutation / largest error (at least the last bit of a logprob); 0 without any."""
+    `sensitivity`: smallest effect of a mutation / largest error (at least the last bit of a logprob); 0 without any.
+    `unproven`: samples in which no context token could be changed before some tokens audited."""
 
     verdict: Verdict
     audited: int
@@ -72,6 +73,7 @@ class Audit(msgspec.Struct, frozen=True):
     sensitivity: float = 0.0
     turns: tuple[TurnAudit, ...] = ()
     mutations: tuple[Mutation, ...] = ()
+    unproven: tuple[int, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -109,12 +111,14 @@ def audit(
     if not passes:
         return Audit("nothing", 0, trained, tolerance, Delta(0.0, 0.0, 1.0, 1.0))
     rng = random.Random(seed)
-    mutations = tuple(mutation for scored in passes for mutation in _mutations(scored, rng))
+    tried = [(scored.number, tuple(_mutations(scored, rng))) for scored in passes]
+    mutations = tuple(mutation for _, found in tried for mutation in found)
+    unproven = tuple(sorted({number for number, found in tried if not found}))
     errors = np.concatenate([scored.errors for scored in passes])
     delta = _delta(errors)
     sensitivity = _sensitivity(delta, mutations, passes)
     return Audit(
-        verdict=_verdict(delta, tolerance, sensitivity),
+        verdict=_verdict(delta, tolerance, sensitivity, unproven),
         audited=len(errors),
         not_audited=trained - len(errors),
         tolerance=tolerance,
@@ -122,6 +126,7 @@ def audit(
         sensitivity=sensitivity,
         turns=tuple(turn for scored in passes for turn in _turns(scored)),
         mutations=mutations,
+        unproven=unproven,
     )
 
 
@@ -196,10 +201,10 @@ def _sensitivity(delta: Delta, mutations: Sequence[Mutation], passes: Sequence[P
     return smallest / max(delta.max, float(np.spacing(largest)))
 
 
-def _verdict(delta: Delta, tolerance: float, sensitivity: float) -> Verdict:
+def _verdict(delta: Delta, tolerance: float, sensitivity: float, unproven: Sequence[int]) -> Verdict:
     if not delta.max <= tolerance:  # nan is a mismatch too
         return "mismatch"
-    return "ok" if sensitivity >= SENSITIVITY else "insensitive"
+    return "ok" if sensitivity >= SENSITIVITY and not unproven else "insensitive"
 
 
 def _turn_line(turn: TurnAudit) -> str:
@@ -222,6 +227,9 @@ def _conclusion(audit: Audit) -> str:
         f"audit: {audit.verdict}: {audit.audited} trained tokens{others}, max |Δlogprob| {audit.delta.max:.1e} "
         f"(allowed {audit.tolerance:.0e}), mean {audit.delta.mean:.1e}, sensitivity {audit.sensitivity:.0f} x"
     )
-    if audit.verdict == "insensitive":
-        return f"{found} of {SENSITIVITY:.0f} x needed: a wrong context would hardly show, this audit proves nothing"
+    if audit.verdict == "insensitive" and audit.sensitivity < SENSITIVITY:
+        found += f" of {SENSITIVITY:.0f} x needed: a wrong context would hardly show, this audit proves nothing"
+    if audit.unproven:
+        samples = len({turn.sample for turn in audit.turns})
+        found += f"; {len(audit.unproven)} of {samples} samples not proven sensitive (the first is {audit.unproven[0]})"
     return found

@@ -47,16 +47,17 @@ class Workspace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Budgets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds per stage."""
+    """Seconds per stage, and for the whole rollout (None: those of all its stages and a margin)."""
 
     prepare_s: float = 300.0
     agent_s: float = 1800.0
     collect_s: float = 120.0
     grade_s: float = 600.0
+    deadline_s: float | None = None
 
     def __post_init__(self) -> None:
         for name, seconds in msgspec.structs.asdict(self).items():
-            if not 0 < seconds < 7 * 86400:
+            if seconds is not None and not 0 < seconds < 7 * 86400:
                 raise ValueError(f"{name}: expected seconds above 0 and below a week, got {seconds}")
 
 
