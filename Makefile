@@ -22,10 +22,10 @@ demo: setup system ## a real agent fixes real bugs; graded, checked, audited
 	@$(BIN)/python examples/calculator/demo.py
 
 test: setup system ## the whole test suite; counts go to build/test.json
-	@$(PYTEST) --counts build/test.json $(PYTEST_ARGS)
+	@$(PYTEST) --counts=build/test.json $(PYTEST_ARGS)
 
 test-fast: setup ## what runs in under three minutes and installs nothing
-	@$(PYTEST) -m "not slow and not agents" --counts build/test-fast.json $(PYTEST_ARGS)
+	@$(PYTEST) -m "not slow and not agents" --counts=build/test-fast.json $(PYTEST_ARGS)
 
 lint: setup ## ruff and mypy --strict
 	@$(BIN)/ruff check .

@@ -16,6 +16,8 @@ import pytest
 
 from bridle.cli.report import PLAIN_WIDTH
 
+pytestmark = pytest.mark.slow
+
 KEYS = {
     *("id", "task", "status", "cause", "reward", "turns", "sampled_tokens", "trained_tokens", "untrained"),
     *("samples", "stages"),

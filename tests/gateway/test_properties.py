@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from bridle.engines.script import Call, Expect, Script, ScriptTurn, Thread
@@ -119,6 +120,7 @@ class Walker:
 
 
 # Without shrinking: an example takes half a second, and what is printed is small as it is.
+@pytest.mark.slow
 @settings(
     max_examples=25,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),

@@ -100,6 +100,7 @@ async def test_an_agent_that_exits_with_an_error_is_graded_as_it_stands(world: W
     assert "exit code 3" in record.detail
 
 
+@pytest.mark.slow
 async def test_an_agent_out_of_time_is_truncated_and_graded_as_it_stands(world: World) -> None:
     world.turns = turns(FIX, "sleep 60")
     record = await world.one(budgets=Budgets(agent_s=2, grade_s=20))
@@ -140,6 +141,7 @@ async def test_turns_of_a_failing_engine_are_not_the_agents(world: World) -> Non
     assert (record.cause, record.reward, record.turns) == ("finished", 1.0, 4)
 
 
+@pytest.mark.slow
 async def test_grading_that_takes_too_long_is_a_zero(world: World) -> None:
     world.turns = turns("printf 'import time\\ntime.sleep(60)\\n' > calc.py")
     record = await world.one(budgets=Budgets(agent_s=20, grade_s=1))
@@ -323,6 +325,7 @@ async def test_one_clock_runs_through_the_conclusion_and_its_reserve_is_bounded(
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.slow
 async def test_a_group_goes_on_without_a_rollout_that_cannot_be_ended(world: World) -> None:
     world.harness = StuckForMany
     async with world.services() as services:
@@ -341,6 +344,7 @@ async def test_a_group_goes_on_without_a_rollout_that_cannot_be_ended(world: Wor
 # Cancellation
 
 
+@pytest.mark.slow
 async def test_a_cancelled_rollout_releases_everything_and_delivers_what_it_has(world: World) -> None:
     world.turns = turns(FIX, "sleep 61")
     running = asyncio.Event()
@@ -376,6 +380,7 @@ def command_lines() -> bytes:
 # Groups
 
 
+@pytest.mark.slow
 async def test_no_more_rollouts_run_at_once_than_asked_for(world: World) -> None:
     under_way, most = set(), []
 
@@ -404,6 +409,7 @@ class ByRollout:
         return Grade(reward=reward, cause="scored")
 
 
+@pytest.mark.slow
 async def test_the_advantages_of_a_group_are_in_its_samples(world: World) -> None:
     grader = ByRollout([1.0, None, 0.0])
     world.grader = lambda task: grader
@@ -413,6 +419,7 @@ async def test_the_advantages_of_a_group_are_in_its_samples(world: World) -> Non
     assert advantages == [pytest.approx(half), None, pytest.approx(-half)]
 
 
+@pytest.mark.slow
 async def test_a_group_with_one_usable_rollout_has_no_advantages(world: World) -> None:
     grader = ByRollout([1.0, None])
     world.grader = lambda task: grader
@@ -420,6 +427,7 @@ async def test_a_group_with_one_usable_rollout_has_no_advantages(world: World) -
     assert [samples_of(record)[0].advantage for record in records] == [None, None]
 
 
+@pytest.mark.slow
 async def test_the_first_prompts_of_a_group_are_the_same_ids(world: World) -> None:
     world.turns = turns("pwd; env | sort | grep -v OPENAI_API_KEY; " + FIX)
     records = await world.run(n=2)
@@ -550,6 +558,7 @@ READS = {
 }
 
 
+@pytest.mark.slow
 async def test_the_instruction_is_the_same_whichever_way_an_agent_reads_it(world: World) -> None:
     agent, prompts = world.argv[1], []
     for name, argv in READS.items():

@@ -9,11 +9,15 @@ from bridle.registry import resolve
 from bridle.sandboxes import NAMES, cgroups, processes
 from bridle.sandboxes.base import Mount, Sandbox, SandboxConfig
 
-KINDS = [(name, way) for name in NAMES for way in ("cgroup", "polled")]
+KINDS = [
+    pytest.param((name, way), id=f"{name}-{way}", marks=[pytest.mark.slow] if way == "polled" else [])
+    for name in NAMES
+    for way in ("cgroup", "polled")
+]
 Make = Callable[..., Sandbox]
 
 
-@pytest.fixture(params=KINDS, ids=["-".join(kind) for kind in KINDS])
+@pytest.fixture(params=KINDS)
 def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """-> a maker of sandboxes of the kind under test, each in a folder of its own."""
     name, way = request.param

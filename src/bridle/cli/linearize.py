@@ -42,7 +42,7 @@ def command(file: Path, train: tuple[str, ...], max_sample_tokens: int | None, u
     counts.parent.mkdir(parents=True, exist_ok=True)
     totals = {"file": str(file), **result["fidelity"]["totals"]}
     counts.write_bytes(orjson.dumps(totals, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    click.echo(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY))
+    click.echo(orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def _read(file: Path) -> tuple[Tree, Mapping[int, TurnFacts], Options]:
