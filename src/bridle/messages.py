@@ -35,8 +35,18 @@ class Image(msgspec.Struct, frozen=True, tag="image"):
     data: str
 
 
+class Document(msgspec.Struct, frozen=True, tag="document"):
+    """A file that is no plain text (a PDF): `data` is base64 or a URL. A document of plain text is a `Text`."""
+
+    media_type: str
+    data: str
+    title: str = ""
+
+
 class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
-    """`arguments` is JSON text, byte for byte as sampled or as echoed; it is never re-serialized."""
+    """`arguments` is JSON text, byte for byte as sampled or as echoed; it is never re-serialized.
+
+    The input of a freeform tool is the one string property `input` of its arguments."""
 
     id: str
     name: str
@@ -44,7 +54,7 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
     status: CallStatus = "ok"
 
 
-Part = Text | Thinking | Image | ToolCall
+Part = Text | Thinking | Image | Document | ToolCall
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -78,12 +88,21 @@ class Message(msgspec.Struct, frozen=True):
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
 
+ToolForm = Literal["function", "custom", "local_shell"]
+
+
 class Tool(msgspec.Struct, frozen=True):
-    """A tool the agent offers. `parameters` is its JSON Schema, key order kept."""
+    """A tool the agent offers. `parameters` is its JSON Schema, key order kept.
+
+    `form`: in which items the protocol carries its calls. `custom` is a freeform tool: models of ours see a function
+    with the one string property `input`, its grammar in the description. `namespace`: what the protocol says beside the
+    name in a call; `name` is unique without it."""
 
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = {}
+    form: ToolForm = "function"
+    namespace: str = ""
 
 
 class Wishes(msgspec.Struct, frozen=True):
@@ -99,6 +118,16 @@ class Wishes(msgspec.Struct, frozen=True):
     tool_choice: str = "auto"
     """"auto", "none", "required", or a tool's name."""
     logprobs: bool = False
+    parallel_calls: bool | None = None
+    """False: at most one call in an answer."""
+
+
+class Switches(msgspec.Struct, frozen=True):
+    """What a request, or the operator, sets of a template's own switches. `thinking`: None when nothing is said.
+    `effort`: "" or the protocol's own word (minimal, low, medium, high, …)."""
+
+    thinking: bool | None = None
+    effort: str = ""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -111,8 +140,10 @@ class Note(msgspec.Struct, frozen=True):
 class ModelRequest(msgspec.Struct, frozen=True):
     """One model call in canonical form, as a protocol's parser produced it.
 
-    `thinking`: True/False when the request switches it, None when it says nothing.
-    `headers`: lower-cased, credentials removed; evidence for kinds and retries.
+    `framing`: how a streamed answer is framed where the protocol has a choice. `previous`: the reply this request goes
+    on from; its `messages` are then only the new ones. `store`: whether a later request may go on from this one.
+    `headers`: lower-cased, credentials removed; `metadata`: what the body says of itself (user id, cache key): evidence
+    for kinds and retries, never part of the conversation.
     """
 
     protocol: str
@@ -121,19 +152,33 @@ class ModelRequest(msgspec.Struct, frozen=True):
     tools: tuple[Tool, ...] = ()
     wishes: Wishes = Wishes()
     stream: bool = False
-    thinking: bool | None = None
+    framing: Literal["sse", "array"] = "sse"
+    switches: Switches = Switches()
     response_schema: Mapping[str, Any] | None = None
     include_usage: bool = False
+    previous: str = ""
+    store: bool = False
     headers: Mapping[str, str] = {}
+    metadata: Mapping[str, str] = {}
     notes: tuple[Note, ...] = ()
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Token counts: `input` is the whole prompt, `cached` the part of it that was held before this turn."""
+    """Token counts: `input` is the whole prompt, `cached` the part of it that was held before this turn, `reasoning`
+    the part of `output` spent thinking."""
 
     input: int
     output: int
     cached: int = 0
+    reasoning: int = 0
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """`token`: the text of one sampled id, U+FFFD where its bytes are no text by themselves."""
+
+    token: str
+    logprob: float
+    data: bytes
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -144,6 +189,10 @@ class Reply(msgspec.Struct, frozen=True):
     message: Message
     finish_reason: FinishReason
     usage: Usage
+    stop_sequence: str = ""
+    """The client's own stop text that ended the turn; it is not part of `message`."""
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """One for every sampled id but the stop id; None when none were asked for."""
 
 
 class KindRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -156,12 +205,16 @@ class KindRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     header: str = ""
     """A header that must be present (lower case)."""
+    header_contains: str = ""
+    """What that header must contain."""
     tools: Literal["", "none", "some"] = ""
     system_contains: str = ""
     last_user_contains: str = ""
     response_schema: bool | None = None
 
     def holds(self, request: ModelRequest) -> bool:
+        if self.header and self.header_contains not in request.headers.get(self.header, ""):
+            return False
         if self.header and self.header not in request.headers:
             return False
         if self.tools and (self.tools == "some") != bool(request.tools):

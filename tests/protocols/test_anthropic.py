@@ -464,8 +464,8 @@ def test_tool_choices_have_one_name_in_all_protocols(choice: str, wish: str) -> 
     [({"type": "enabled", "budget_tokens": 1024}, True), ({"type": "disabled"}, False), ({"type": "adaptive"}, None)],
 )
 def test_thinking_is_switched_only_where_the_request_says_so(switch: Any, thinking: bool | None) -> None:
-    assert parsed({**ASK, "thinking": switch}).thinking is thinking
-    assert parsed(ASK).thinking is None
+    assert parsed({**ASK, "thinking": switch}).switches.thinking is thinking
+    assert parsed(ASK).switches.thinking is None
 
 
 def test_an_output_schema_is_a_response_schema() -> None:

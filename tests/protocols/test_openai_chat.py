@@ -386,8 +386,8 @@ def test_a_response_format_is_a_response_schema() -> None:
 
 @pytest.mark.parametrize("switch", [True, False, None])
 def test_thinking_is_switched_as_sglang_and_vllm_do(switch: bool | None) -> None:
-    assert parsed({**ASK, "chat_template_kwargs": {"enable_thinking": switch}}).thinking is switch
-    assert parsed(ASK).thinking is None
+    assert parsed({**ASK, "chat_template_kwargs": {"enable_thinking": switch}}).switches.thinking is switch
+    assert parsed(ASK).switches.thinking is None
 
 
 def test_unknown_fields_are_accepted() -> None:

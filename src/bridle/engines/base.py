@@ -6,9 +6,9 @@ sampled id, in nats.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
-from typing import Literal, Protocol as Contract, Self
+from typing import Any, Literal, Protocol as Contract, Self
 
 import msgspec
 import numpy as np
@@ -20,7 +20,10 @@ EngineFinish = Literal["stop", "length", "abort"]
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """What the engine is told. top_k -1 is off. `stop_ids` end a turn; the one drawn is returned with the ids."""
+    """What the engine is told. top_k -1 is off. `stop_ids` end a turn; the one drawn is returned with the ids.
+
+    `stop`: texts that end a turn with the id that completes one. `schema`: a JSON Schema the answer is held to, by
+    engines that can (`EngineFacts.constrains`); what is drawn under it is `constrained`."""
 
     max_tokens: int
     stop_ids: tuple[int, ...]
@@ -28,6 +31,8 @@ class Sampling(msgspec.Struct, frozen=True):
     top_p: float = 1.0
     top_k: int = -1
     seed: int | None = None
+    stop: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):
@@ -57,6 +62,8 @@ class Chunk(msgspec.Struct, frozen=True):
     finish: EngineFinish | None = None
     forced: bool = False
     constrained: bool = False
+    stopped_by: str = ""
+    """With finish "stop": the text of `Sampling.stop` that ended the turn."""
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
@@ -66,6 +73,10 @@ class EngineFacts(msgspec.Struct, frozen=True):
     model: str
     context_length: int
     returns_stop_id: bool = True
+    constrains: bool = False
+    """Whether it can hold an answer to a JSON Schema."""
+    logprobs: Literal["processed", "raw"] = "processed"
+    """Of which distribution its logprobs are: the one at the given temperature, or the model's own (temperature 1)."""
 
 
 ReplyWriter = Callable[[Message, bool], list[str | int]]

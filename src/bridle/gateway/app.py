@@ -15,14 +15,16 @@ from bridle.gateway.access import Access, LiveSession
 from bridle.gateway.asgi import App, Connection, Receive, Scope, Send, paced
 from bridle.gateway.generation import Generation
 from bridle.gateway.metrics import Metrics
+from bridle.gateway.routes import Routes
 from bridle.gateway.turn import Turns
 from bridle.messages import ModelRequest
-from bridle.protocols.base import Protocol, ReplyStream
+from bridle.protocols.base import Does, Protocol, ReplyStream
 from bridle.rendering.base import TextDelta, ThinkingDelta
 from bridle.sessions.session import signature
 
 log = logging.getLogger("bridle.gateway")
 
+AGENT_PATHS = ("/v1/", "/v1beta/", "/api/")
 BEGIN_S = 1.0
 """How long the status line of a stream waits for the first word."""
 
@@ -37,6 +39,11 @@ class Call:
     body: bytes
     connection: Connection
     route: str
+    """Method and path, as the log shows them."""
+    target: str
+    """Path and query below the base URL."""
+    model: str
+    """The model named in the path, where the route has one."""
 
 
 Handler = Callable[[Call], Awaitable[None]]
@@ -62,13 +69,12 @@ class AgentApp:
         self.models = models
         self.max_body_bytes = max_body_bytes
         self.ping_s = ping_s
-        self.anthropic, self.openai = protocols["anthropic"], protocols["openai_chat"]
-        self.routes: dict[str, tuple[Protocol, Handler]] = {
-            "POST /v1/messages": (self.anthropic, self._call),
-            "POST /v1/messages/count_tokens": (self.anthropic, self._count),
-            "POST /v1/chat/completions": (self.openai, self._call),
-            "GET /v1/models": (self.openai, self._models),
-            "GET /api/v1/models": (self.openai, self._models),
+        self.routes = Routes(tuple(protocols.values()))
+        self.handlers: dict[Does, Handler] = {
+            "turn": self._call,
+            "count": self._count,
+            "models": self._models,
+            "model": self._model,
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,25 +82,29 @@ class AgentApp:
             await send({"type": "websocket.close", "code": 1008})
             return
         session, path = split(scope["path"])
-        route = f"{scope['method']} {path}"
         if scope["method"] == "HEAD":
             await Connection(receive, send).answer(200, b"")
-        elif route in self.routes or session or path.startswith(("/v1/", "/api/")):
-            await self._agent(route, session, scope, Connection(receive, send))
+        elif session or path.startswith(AGENT_PATHS):
+            await self._agent(session, path, scope, Connection(receive, send))
         else:
             await self.control(scope, receive, send)
 
-    async def _agent(self, route: str, path_session: str, scope: Scope, connection: Connection) -> None:
+    async def _agent(self, path_session: str, path: str, scope: Scope, connection: Connection) -> None:
         """Runs one call; errors leave in the protocol's own shape, with one log line that names the session."""
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        protocol, handler = self._route(route, headers)
-        session = path_session or "-"
+        route, query = f"{scope['method']} {path}", scope["query_string"].decode("latin-1")
+        found = self.routes.find(scope["method"], path, headers)
+        protocol, session = found.protocol, path_session or "-"
         try:
             live = self.access.agent(headers, path_session)
             session = live.session.id
             body = await connection.body(self.max_body_bytes)
             live.refuse_ending()
-            await handler(Call(protocol, live, headers, body, connection, route))
+            if found.route is None:
+                raise NotFound(f"no route {route}; an agent may call {', '.join(self.routes)}")
+            target = f"{path}?{query}" if query else path
+            call = Call(protocol, live, headers, body, connection, route, target, found.model)
+            await self.handlers[found.route.does](call)
         except BridleError as error:
             self._failed(f"session {session}: {route}: {error.status} {error.kind}: {error}", error)
             await connection.answer(error.status, protocol.error(error), _retry_headers(error))
@@ -104,12 +114,6 @@ class AgentApp:
                 raise
             internal = BridleError("internal error in the gateway; its log has the traceback")
             await connection.answer(internal.status, protocol.error(internal), _retry_headers(internal))
-
-    def _route(self, route: str, headers: dict[str, str]) -> tuple[Protocol, Handler]:
-        protocol, handler = self.routes.get(route, (self.openai, self._unknown))
-        if "anthropic-version" in headers or "/v1/messages" in route:
-            protocol = self.anthropic
-        return protocol, handler
 
     async def _call(self, call: Call) -> None:
         with _refusing_endless_nesting():
@@ -135,7 +139,7 @@ class AgentApp:
         stream = call.protocol.stream(request, draws[0].turn.id, signature(draws[0].turn.id))
         # An engine that fails at once is answered with a status, which clients retry; an error in a stream they do not.
         await draws[0].begun(min(self.ping_s, BEGIN_S))
-        await call.connection.start_stream()
+        await call.connection.start_stream(stream.content_type)
         await call.connection.chunk(stream.start(draws[0].usage))
         try:
             async with aclosing(paced(_deltas(stream, draws), stream.ping, self.ping_s)) as chunks:
@@ -156,18 +160,22 @@ class AgentApp:
     async def _models(self, call: Call) -> None:
         await call.connection.answer(200, call.protocol.models(self.models, self.turns.engine.facts.context_length))
 
-    async def _unknown(self, call: Call) -> None:
-        raise NotFound(f"no route {call.route}; an agent may call {', '.join(self.routes)}")
+    async def _model(self, call: Call) -> None:
+        self._check_model(call.model)
+        await call.connection.answer(200, call.protocol.model(call.model, self.turns.engine.facts.context_length))
 
     def _failed(self, line: str, error: BridleError) -> None:
         log.warning("%s", one_line(line))
         self.metrics.errors.labels(error.kind).inc()
 
     def _parse(self, call: Call) -> ModelRequest:
-        request = call.protocol.parse(call.body, call.headers)
-        if request.model not in self.models:
-            raise NotFound(f"unknown model {request.model!r}; this gateway serves {', '.join(self.models)}")
+        request = call.protocol.parse(call.body, call.headers, call.target)
+        self._check_model(request.model)
         return request
+
+    def _check_model(self, name: str) -> None:
+        if name not in self.models:
+            raise NotFound(f"unknown model {name!r}; this gateway serves {', '.join(self.models)}")
 
 
 async def _deltas(stream: ReplyStream, draws: Sequence[Generation]) -> AsyncGenerator[bytes, None]:

@@ -46,11 +46,9 @@ class Connection:
         await self._start(status, lines)
         await self.chunk(body, last=True)
 
-    async def start_stream(self) -> None:
+    async def start_stream(self, content_type: str) -> None:
         self.streaming = True
-        await self._start(
-            200, [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-        )
+        await self._start(200, [(b"content-type", content_type.encode()), (b"cache-control", b"no-cache")])
 
     async def chunk(self, data: bytes, *, last: bool = False) -> None:
         if last:

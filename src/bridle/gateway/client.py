@@ -12,7 +12,8 @@ from bridle.sessions.records import SessionOptions
 
 
 class OpenedSession(msgspec.Struct, frozen=True):
-    """`key` is the agent's credential; `base_urls` maps "anthropic" and "openai" to where its calls go."""
+    """`key` is the agent's credential; `base_urls` maps "anthropic", "openai" and "gemini" to where such clients' calls
+    go (with "/v1" for "openai", the bare base for the others)."""
 
     id: str
     key: str

@@ -39,7 +39,7 @@ class OpenSession(SessionOptions, frozen=True, forbid_unknown_fields=True):
     id: str = ""
 
     def session_options(self) -> SessionOptions:
-        return SessionOptions(self.sampling, self.limits, self.kinds, self.history, self.metadata)
+        return SessionOptions(**{name: value for name, value in msgspec.structs.asdict(self).items() if name != "id"})
 
 
 class Linearization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,7 +124,7 @@ class Control:
     async def _open(self, request: Request) -> Response:
         live = self.open(_body(await request.body(), OpenSession))
         base = f"{self.base_url}/s/{live.session.id}"
-        urls = {"anthropic": base, "openai": f"{base}/v1"}
+        urls = {"anthropic": base, "openai": f"{base}/v1", "gemini": base}
         return _json({"id": live.session.id, "key": live.key, "base_urls": urls, "model": self.model}, 201)
 
     async def _show(self, request: Request) -> Response:

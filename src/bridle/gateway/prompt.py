@@ -31,7 +31,7 @@ def prepare(renderer: Renderer, session: Session, request: ModelRequest, context
     """Raises BadRequest for what a text model cannot take and PromptTooLong where no room is left to answer."""
     _refuse_images(request)
     if renderer.facts.extendable:
-        variant = str(request.thinking) if renderer.facts.root_depends_on_thinking else ""
+        variant = str(request.switches.thinking) if renderer.facts.root_depends_on_thinking else ""
         prompt = extend(renderer, session.tree, match(session.tree, request, variant), request)
     else:
         prompt = _whole(renderer, request)
@@ -43,7 +43,7 @@ def prepare(renderer: Renderer, session: Session, request: ModelRequest, context
 
 def extend(renderer: Renderer, tree: Tree, found: Match, request: ModelRequest) -> Prompt:
     """Renders what `found` says is new. Cost: the new text, and one pass over the path's nodes."""
-    generation = renderer.generation(request.thinking)
+    generation = renderer.generation(request.switches.thinking)
     units = [*(_step_ids(renderer, tree, step, request) for step in found.steps), generation.ids]
     units[0], before_stop = _behind(renderer, tree, found.base, units[0])
     for index, step in enumerate(found.steps):
@@ -57,8 +57,8 @@ def extend(renderer: Renderer, tree: Tree, found: Match, request: ModelRequest) 
 
 def _whole(renderer: Renderer, request: ModelRequest) -> Prompt:
     """A template that cannot be extended: every request is rendered anew and is a branch of its own."""
-    generation: GenerationPrompt = renderer.generation(request.thinking)
-    ids = renderer.whole(request.messages, request.tools, request.thinking)
+    generation: GenerationPrompt = renderer.generation(request.switches.thinking)
+    ids = renderer.whole(request.messages, request.tools, request.switches.thinking)
     step = Step(b"", "root", request.messages)
     found = Match(ROOT, (step,), (), request.notes)
     notes = (Note("not_extendable", renderer.facts.why_not), *_not_shown(renderer, request))
@@ -78,7 +78,7 @@ def _step_ids(renderer: Renderer, tree: Tree, step: Step, request: ModelRequest)
         turn = tree.turns[step.turn]
         return concatenate([turn.lead, turn.sampled if turn.stop_id is None else turn.sampled[:-1]])
     if step.unit == "root":
-        return renderer.root(step.messages, request.tools, request.thinking)
+        return renderer.root(step.messages, request.tools, request.switches.thinking)
     return renderer.unit(step.messages, step.before, request.tools)
 
 

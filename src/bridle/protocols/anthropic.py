@@ -8,9 +8,22 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from bridle.errors import BadRequest, BridleError
-from bridle.messages import Image, Message, ModelRequest, Note, Part, Reply, Text, Thinking, Tool, ToolCall, Wishes
+from bridle.messages import (
+    Image,
+    Message,
+    ModelRequest,
+    Note,
+    Part,
+    Reply,
+    Switches,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    Wishes,
+)
 from bridle.protocols.anthropic_reply import AnthropicStream, error_body, message_body
-from bridle.protocols.base import ReplyStream
+from bridle.protocols.base import ReplyStream, Route
 from bridle.protocols.wire import kept_headers, read
 
 ATTRIBUTION = "x-anthropic-billing-header"
@@ -130,8 +143,14 @@ KNOWN = {
 
 class Anthropic:
     name = "anthropic"
+    routes = (
+        Route("POST", "/v1/messages", "turn"),
+        Route("POST", "/v1/messages/count_tokens", "count"),
+        Route("GET", "/v1/models", "models"),
+        Route("GET", "/v1/models/{model}", "model"),
+    )
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> ModelRequest:
+    def parse(self, body: bytes, headers: Mapping[str, str], target: str = "") -> ModelRequest:
         wire, mended = read(body, BODY, KNOWN)
         notes = [*mended]
         return ModelRequest(
@@ -141,7 +160,7 @@ class Anthropic:
             tools=_tools(wire.tools or [], notes),
             wishes=_wishes(wire),
             stream=bool(wire.stream),
-            thinking=_thinking(wire.thinking),
+            switches=Switches(_thinking(wire.thinking)),
             response_schema=_schema(wire.output_config),
             headers=kept_headers(headers),
             notes=tuple(notes),
@@ -158,22 +177,26 @@ class Anthropic:
         return msgspec.json.encode(error_body(error))
 
     def models(self, names: Sequence[str], context_length: int) -> bytes:
-        data = [
-            {
-                "type": "model",
-                "id": name,
-                "display_name": name,
-                "created_at": "1970-01-01T00:00:00Z",
-                "lifecycle": "active",
-                "max_input_tokens": context_length,
-            }
-            for name in names
-        ]
+        data = [_model(name, context_length) for name in names]
         ends = {"first_id": names[0], "last_id": names[-1]} if names else {"first_id": None, "last_id": None}
         return msgspec.json.encode({"data": data, "has_more": False, **ends})
 
+    def model(self, name: str, context_length: int) -> bytes:
+        return msgspec.json.encode(_model(name, context_length))
+
     def token_count(self, tokens: int) -> bytes:
         return msgspec.json.encode({"input_tokens": tokens})
+
+
+def _model(name: str, context_length: int) -> dict[str, Any]:
+    return {
+        "type": "model",
+        "id": name,
+        "display_name": name,
+        "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
+        "max_input_tokens": context_length,
+    }
 
 
 def _system(system: str | list[TextBlock] | None, notes: list[Note]) -> Iterator[Message]:

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from bridle.errors import BridleError
-from bridle.messages import FinishReason, Image, Message, Part, Reply, Text, Thinking, ToolCall, Usage
-from bridle.protocols.sse import event, unsent
+from bridle.messages import Document, FinishReason, Image, Message, Part, Reply, Text, Thinking, ToolCall, Usage
+from bridle.protocols.sse import CONTENT_TYPE, event, unsent
 
 STOP_REASONS: dict[FinishReason, str] = {
     "stop": "end_turn",
@@ -35,6 +35,8 @@ ERROR_TYPES = {
 
 class AnthropicStream:
     """One streamed message. Blocks are numbered as they open; only the newest one is open."""
+
+    content_type = CONTENT_TYPE
 
     def __init__(self, model: str, reply_id: str, signature: str) -> None:
         self._model = model
@@ -143,8 +145,8 @@ def _block(part: Part) -> dict[str, Any]:
             return {"type": "thinking", "thinking": part.text, "signature": part.signature}
         case ToolCall():
             return {"type": "tool_use", "id": part.id, "name": part.name, "input": msgspec.Raw(_input(part).encode())}
-        case Image():
-            raise ValueError("an assistant message of this protocol holds no image")
+        case Image() | Document():
+            raise ValueError("an assistant message of this protocol holds no images or files")
 
 
 def _input(call: ToolCall) -> str:
@@ -167,8 +169,8 @@ def _whole_block(index: int, part: Part) -> bytes:
         case ToolCall():
             opened = _start(index, ToolCall(part.id, part.name, "{}"))
             return opened + _change(index, {"type": "input_json_delta", "partial_json": _input(part)}) + _stop(index)
-        case Image():
-            raise ValueError("an assistant message of this protocol holds no image")
+        case Image() | Document():
+            raise ValueError("an assistant message of this protocol holds no images or files")
 
 
 def _start(index: int, empty: Part) -> bytes:

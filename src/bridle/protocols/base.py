@@ -6,18 +6,35 @@ Pure: no sockets, no clocks, no SDKs. One file per protocol implements it; `gate
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol as Contract
+from typing import Literal, Protocol as Contract
+
+import msgspec
 
 from bridle.errors import BridleError
 from bridle.messages import ModelRequest, Reply, Usage
 
+Does = Literal["turn", "count", "models", "model"]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """What the gateway serves with a protocol. `path` may hold "{model}", which matches anything but a slash.
+
+    turn: a model call. count: the tokens of one. models: the list. model: one of it."""
+
+    method: str
+    path: str
+    does: Does
+
 
 class ReplyStream(Contract):
-    """Encodes one streamed answer as SSE bytes. `index` numbers sibling draws (n > 1); protocols without them get 0.
+    """Encodes one streamed answer. `index` numbers sibling draws (n > 1); protocols without them get 0.
 
     Text and thinking may go out while the engine samples. Whatever a client could act on (a tool call, the end) is
     encoded by `finish` alone, which the gateway calls only after the turn is recorded.
     """
+
+    content_type: str
+    """Of the HTTP answer."""
 
     def start(self, usage: Usage) -> bytes:
         """The opening events (usage.output is 0)."""
@@ -32,7 +49,7 @@ class ReplyStream(Contract):
         ...
 
     def ping(self) -> bytes:
-        """A keep-alive that every client ignores."""
+        """A keep-alive that every client ignores, and that resets the idle timers clients run on events."""
         ...
 
     def error(self, error: BridleError) -> bytes:
@@ -44,11 +61,13 @@ class Protocol(Contract):
     """One wire protocol."""
 
     name: str
+    routes: tuple[Route, ...]
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> ModelRequest:
+    def parse(self, body: bytes, headers: Mapping[str, str], target: str = "") -> ModelRequest:
         """-> the canonical request. Raises BadRequest, with the path of the offending key, for anything malformed.
 
-        `headers`: lower-cased names. Credentials are left out of the result.
+        `headers`: lower-cased names. Credentials are left out of the result. `target`: path and query of the call,
+        below the base URL, for protocols that say there which model answers and how.
         """
         ...
 
@@ -66,6 +85,10 @@ class Protocol(Contract):
         ...
 
     def models(self, names: Sequence[str], context_length: int) -> bytes: ...
+
+    def model(self, name: str, context_length: int) -> bytes:
+        """The answer to a question about one served model."""
+        ...
 
     def token_count(self, tokens: int) -> bytes:
         """The answer to the protocol's count-tokens call, where it has one."""

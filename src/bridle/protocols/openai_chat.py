@@ -10,8 +10,21 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from bridle.errors import BadRequest, BridleError, NotFound
-from bridle.messages import Image, Message, ModelRequest, Note, Part, Reply, Text, Thinking, Tool, ToolCall, Wishes
-from bridle.protocols.base import ReplyStream
+from bridle.messages import (
+    Image,
+    Message,
+    ModelRequest,
+    Note,
+    Part,
+    Reply,
+    Switches,
+    Text,
+    Thinking,
+    Tool,
+    ToolCall,
+    Wishes,
+)
+from bridle.protocols.base import ReplyStream, Route
 from bridle.protocols.openai_chat_reply import OpenAIChatStream, completion_body, error_body
 from bridle.protocols.wire import kept_headers, read
 
@@ -149,8 +162,14 @@ KNOWN = {
 
 class OpenAIChat:
     name = "openai_chat"
+    routes = (
+        Route("POST", "/v1/chat/completions", "turn"),
+        Route("GET", "/v1/models", "models"),
+        Route("GET", "/api/v1/models", "models"),
+        Route("GET", "/v1/models/{model}", "model"),
+    )
 
-    def parse(self, body: bytes, headers: Mapping[str, str]) -> ModelRequest:
+    def parse(self, body: bytes, headers: Mapping[str, str], target: str = "") -> ModelRequest:
         wire, mended = read(body, BODY, KNOWN)
         notes = [*mended]
         return ModelRequest(
@@ -160,7 +179,7 @@ class OpenAIChat:
             tools=tuple(_tools(wire.tools or [], notes)),
             wishes=_wishes(wire),
             stream=bool(wire.stream),
-            thinking=wire.chat_template_kwargs.enable_thinking if wire.chat_template_kwargs else None,
+            switches=Switches(wire.chat_template_kwargs.enable_thinking if wire.chat_template_kwargs else None),
             response_schema=_schema(wire.response_format),
             include_usage=bool(wire.stream_options and wire.stream_options.include_usage),
             headers=kept_headers(headers),
@@ -178,21 +197,25 @@ class OpenAIChat:
 
     def models(self, names: Sequence[str], context_length: int) -> bytes:
         """`max_model_len` is where SGLang and vLLM say it, `context_length` where OpenRouter does."""
-        data = [
-            {
-                "id": name,
-                "object": "model",
-                "created": 0,
-                "owned_by": "bridle",
-                "max_model_len": context_length,
-                "context_length": context_length,
-            }
-            for name in names
-        ]
+        data = [_model(name, context_length) for name in names]
         return msgspec.json.encode({"object": "list", "data": data})
+
+    def model(self, name: str, context_length: int) -> bytes:
+        return msgspec.json.encode(_model(name, context_length))
 
     def token_count(self, tokens: int) -> bytes:
         raise NotFound("chat completions have no call that counts tokens; the anthropic protocol has one")
+
+
+def _model(name: str, context_length: int) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "bridle",
+        "max_model_len": context_length,
+        "context_length": context_length,
+    }
 
 
 def _message(turn: Turn) -> Message:

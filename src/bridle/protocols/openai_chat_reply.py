@@ -11,7 +11,7 @@ from typing import Any
 
 from bridle.errors import BridleError, PromptTooLong
 from bridle.messages import FinishReason, Message, ModelRequest, Reply, ToolCall, Usage
-from bridle.protocols.sse import COMMENT, DONE, event, unsent
+from bridle.protocols.sse import COMMENT, CONTENT_TYPE, DONE, event, unsent
 
 FINISH_REASONS: dict[FinishReason, str] = {
     "stop": "stop",
@@ -24,6 +24,8 @@ ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_
 
 class OpenAIChatStream:
     """One streamed completion of one or several draws, numbered by `index`."""
+
+    content_type = CONTENT_TYPE
 
     def __init__(self, request: ModelRequest, reply_id: str) -> None:
         self._request = request

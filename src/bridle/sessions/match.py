@@ -63,7 +63,7 @@ def digest(request: ModelRequest) -> bytes:
     """Equal for the same request sent again: conversation, tools and wishes, without per-request noise."""
     state = blake2b(digest_size=16)
     state.update(request.model.encode())
-    state.update(msgspec.msgpack.encode((request.wishes, request.thinking, request.response_schema)))
+    state.update(msgspec.msgpack.encode((request.wishes, request.switches, request.response_schema)))
     state.update(_tools_key(request.tools))
     for message in request.messages:
         state.update(_content(message, with_identity=True))

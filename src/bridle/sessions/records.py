@@ -24,16 +24,25 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     turns: int = 200
     sampled_tokens: int = 0
+    total_tokens: int = 0
+    """Prompts and answers of all turns, each prompt counted whole."""
+    wall_s: float = 0.0
+    """From the opening of the session on."""
     context_tokens: int = 0
-    """Prompt and answer together; the engine's own context length applies in any case."""
+    """Prompt and answer of one turn together; the engine's own context length applies in any case."""
 
 
 class TrainingSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a training session samples, whatever the client wished: the full distribution at one temperature."""
+    """How a training session samples: the full distribution at one temperature.
+
+    `precedence`: whose word holds. enforce: the trainer's, what the client wished is recorded. default: the client's
+    where it says something, the trainer's elsewhere. client: the client's alone, the API's defaults elsewhere. Draws
+    from a truncated distribution (top_p, top_k) do not train: their logprobs are of a distribution nobody stored."""
 
     temperature: float = 1.0
     max_tokens: int = 8192
     seed: int | None = None
+    precedence: Literal["enforce", "default", "client"] = "enforce"
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
@@ -45,6 +54,14 @@ class SessionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     kinds: tuple[KindRule, ...] = ()
     history: Literal["keep"] = "keep"
+    thinking: bool | None = None
+    """Pins the template's thinking switch, whatever requests say."""
+    effort: str = ""
+    """Pins the template's reasoning effort."""
+    media: Literal["refuse", "replace"] = "refuse"
+    """What a text model does with images and files: refuse the request, or put a line of text in their place."""
+    capture: Literal["none", "raw"] = "none"
+    """raw: requests and replies are kept as they went over the wire, beside the session's log."""
     metadata: dict[str, str] = {}
 
 
