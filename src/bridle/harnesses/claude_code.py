@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from bridle.errors import HarnessError
 from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
-from bridle.harnesses.install import installed, run_installer
+from bridle.harnesses.install import npm_packages
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Mount, Sandbox
 
@@ -64,18 +63,7 @@ class ClaudeCode(Harness):
         self._version = config.version or self.default_version
 
     async def install(self, cache: Path, log: Log) -> Installation:
-        async def build(folder: Path) -> None:
-            npm = shutil.which("npm")
-            if npm is None:
-                raise HarnessError(
-                    "npm not found: Claude Code is an npm package; install Node.js with npm, or take another agent"
-                )
-            # the package's own script only links the program that is already there
-            flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
-            await run_installer([npm, "install", "--prefix", str(folder), *flags, f"{_PACKAGE}@{self._version}"], log)
-            _program(folder)
-
-        path = await installed(cache, "claude_code", self._version, build, log)
+        path = await npm_packages(cache, "claude_code", self._version, [f"{_PACKAGE}@{self._version}"], log)
         return Installation(self._version, str(_program(path)), (Mount(str(path), str(path)),))
 
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:

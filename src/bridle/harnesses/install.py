@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import platform
 import re
 import shutil
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -75,6 +77,35 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+async def npm_packages(cache: Path, name: str, version: str, packages: Sequence[str], log: Log) -> Path:
+    """-> the folder whose node_modules hold `packages` ("name@version", the agent's first).
+
+    Their own scripts do not run: of the agents here they only fetch or link what npm has brought already."""
+
+    async def build(folder: Path) -> None:
+        npm = shutil.which("npm")
+        if npm is None:
+            raise HarnessError(
+                f"npm not found: {name} is an npm package; install Node.js with npm, or take another agent"
+            )
+        flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+        await run_installer([npm, "install", "--prefix", str(folder), *flags, *packages], log)
+
+    return await installed(cache, name, version, build, log)
+
+
+async def node(cache: Path, major: int, log: Log) -> Path:
+    """-> the `node` program of a major version, from npm: the host's own may be too old for an agent.
+
+    Raises HarnessError on platforms for which there is no such package."""
+    machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine())
+    if machine is None or sys.platform != "linux":
+        raise HarnessError(f"Node.js {major} is installed for Linux on x86_64 and aarch64 only, not on {sys.platform}")
+    package = f"node-linux-{machine}"
+    folder = await npm_packages(cache, "node", str(major), [f"{package}@{major}"], log)
+    return folder / "node_modules" / package / "bin" / "node"
 
 
 async def run_installer(argv: Sequence[str], log: Log) -> None:
