@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+LONGEST = 8000
+"""Characters of a message: it may quote what a client sent, and a client may send megabytes."""
+
 
 class BridleError(Exception):
     """Root. `kind` is the stable name written to records, `status` the HTTP status a gateway answers with."""
@@ -17,8 +20,8 @@ class BridleError(Exception):
     status: ClassVar[int] = 500
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = message if len(message) <= LONGEST else f"{message[:LONGEST]}…"
+        super().__init__(self.message)
 
 
 # --- what a caller of the gateway did (4xx that official SDKs do not retry) -------------------------------------------
@@ -42,6 +45,12 @@ class PromptTooLong(BadRequest):
         self.maximum = maximum
 
 
+class PreviousNotFound(BadRequest):
+    """The reply a request goes on from is not kept here. Clients send the whole conversation instead."""
+
+    kind = "previous_response_not_found"
+
+
 class AccessDenied(BridleError):
     """Unknown key, ended session, or a route this key may not use. 403 because clients retry 401."""
 
@@ -56,7 +65,7 @@ class SessionSealed(AccessDenied):
 
 
 class LimitReached(BridleError):
-    """A session used up one of its limits (turns, sampled tokens). 403 ends every measured client at once."""
+    """A session used up one of its limits. 403 ends every measured client at once."""
 
     kind = "limit_reached"
     status = 403
@@ -129,6 +138,13 @@ class EngineError(InfrastructureError):
     """The engine failed to answer one request."""
 
     kind = "engine"
+
+
+class Paused(InfrastructureError):
+    """Sampling is paused (the policy is being replaced) and was for longer than a call is held."""
+
+    kind = "paused"
+    status = 529
 
 
 class EngineUnfit(InfrastructureError):

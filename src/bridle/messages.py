@@ -60,8 +60,8 @@ Part = Text | Thinking | Image | Document | ToolCall
 class Message(msgspec.Struct, frozen=True):
     """One message. A tool result has role `tool`, `call_id` and `is_error`.
 
-    `form` is "" when the wire form is the one the protocol's own replies use, else the form met
-    ("string", "list", "null", "absent"): a fact for the echo table, never part of identity.
+    `form` is "" when the wire form is the one the protocol's own replies use, else the form met ("string", "list",
+    "null", "absent"; "ids": calls under other ids): a fact for the echo table, never part of identity.
     """
 
     role: Role
@@ -141,7 +141,8 @@ class ModelRequest(msgspec.Struct, frozen=True):
     """One model call in canonical form, as a protocol's parser produced it.
 
     `framing`: how a streamed answer is framed where the protocol has a choice. `previous`: the reply this request goes
-    on from; its `messages` are then only the new ones. `store`: whether a later request may go on from this one.
+    on from; its `messages` are then only the new ones. `instructions`: so many leading messages hold for this request
+    alone: one that goes on from its reply does not get them. `store`: whether a later request may go on from this one.
     `headers`: lower-cased, credentials removed; `metadata`: what the body says of itself (user id, cache key): evidence
     for kinds and retries, never part of the conversation.
     """
@@ -156,7 +157,10 @@ class ModelRequest(msgspec.Struct, frozen=True):
     switches: Switches = Switches()
     response_schema: Mapping[str, Any] | None = None
     include_usage: bool = False
+    show_thinking: bool = True
+    """False: the client wants no thinking among what it is sent."""
     previous: str = ""
+    instructions: int = 0
     store: bool = False
     headers: Mapping[str, str] = {}
     metadata: Mapping[str, str] = {}
@@ -193,6 +197,8 @@ class Reply(msgspec.Struct, frozen=True):
     """The client's own stop text that ended the turn; it is not part of `message`."""
     logprobs: tuple[TokenLogprob, ...] | None = None
     """One for every sampled id but the stop id; None when none were asked for."""
+    signature: str = ""
+    """The turn's identity, for fields that a protocol echoes with text alone; `message` holds it where it thinks."""
 
 
 class KindRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -208,6 +214,8 @@ class KindRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     header_contains: str = ""
     """What that header must contain."""
     tools: Literal["", "none", "some"] = ""
+    lacks_tool: str = ""
+    """The name of a tool that is not offered."""
     system_contains: str = ""
     last_user_contains: str = ""
     response_schema: bool | None = None
@@ -219,6 +227,8 @@ class KindRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return False
         if self.tools and (self.tools == "some") != bool(request.tools):
             return False
+        if self.lacks_tool and any(tool.name == self.lacks_tool for tool in request.tools):
+            return False
         if self.response_schema is not None and self.response_schema != (request.response_schema is not None):
             return False
         if self.system_contains and not any(
@@ -228,6 +238,38 @@ class KindRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ):
             return False
         return not self.last_user_contains or self.last_user_contains in last_user_text(request.messages)
+
+
+class ThreadRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which headers say whose call it is where an agent runs sub-agents (lower case). First one that is present wins.
+
+    `thread`: names the conversation a call belongs to. `parent`: names the one that dispatched it, and is absent from
+    calls of the first one; "" where the agent names none and `thread` is sent by sub-agents alone."""
+
+    thread: str
+    parent: str = ""
+
+
+class ThreadFacts(msgspec.Struct, frozen=True):
+    """Whose call it was, as its headers say. `depth`: 0 for the conversation nobody dispatched, None where the headers
+    name no chain up to it."""
+
+    thread: str
+    parent: str = ""
+    depth: int | None = None
+
+
+def thread_of(
+    request: ModelRequest, rules: tuple[ThreadRule, ...], depths: Mapping[str, int | None]
+) -> ThreadFacts | None:
+    """`depths`: of the threads met so far. None where no rule applies."""
+    for rule in rules:
+        if (thread := request.headers.get(rule.thread)) is not None:
+            parent = request.headers.get(rule.parent, "")
+            above = depths.get(parent)
+            below = None if above is None else above + 1
+            return ThreadFacts(thread, parent, 0 if rule.parent and not parent else below)
+    return None
 
 
 def last_user_text(messages: tuple[Message, ...]) -> str:

@@ -16,7 +16,9 @@ from bridle.errors import BridleError
 from bridle.messages import Message, ModelRequest, Reply, Text, Thinking, Usage
 from bridle.protocols.anthropic import Anthropic
 from bridle.protocols.base import Protocol
+from bridle.protocols.gemini import Gemini
 from bridle.protocols.openai_chat import OpenAIChat
+from bridle.protocols.openai_responses import OpenAIResponses
 
 Delta = tuple[int, type[Text] | type[Thinking], str]
 
@@ -54,6 +56,14 @@ class Canned:
         return [delta for index, one in enumerate(self.replies) for delta in leading(one.message, index)]
 
 
+def speaks(path: str, headers: dict[str, str]) -> Protocol:
+    if path.startswith("/v1/responses"):
+        return OpenAIResponses()
+    if "x-goog-api-key" in headers:
+        return Gemini()
+    return Anthropic() if "anthropic-version" in headers else OpenAIChat()
+
+
 class Server:
     """`canned` is replaced before every test, so that tests share one server and nothing else."""
 
@@ -68,10 +78,11 @@ class Server:
             if not message.get("more_body"):
                 break
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-        protocol: Protocol = Anthropic() if "anthropic-version" in headers else OpenAIChat()
+        protocol = speaks(scope["path"], headers)
         self.canned.hits += 1
         try:
-            status, kind, chunks = 200, *self.respond(protocol, scope["path"], body, headers)
+            target = f"{scope['path']}?{scope['query_string'].decode()}"
+            status, kind, chunks = 200, *self.respond(protocol, target, body, headers)
         except BridleError as error:
             status, kind, chunks = error.status, b"application/json", [protocol.error(error)]
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
@@ -79,15 +90,20 @@ class Server:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    def respond(self, protocol: Protocol, path: str, body: bytes, headers: dict[str, str]) -> tuple[bytes, list[bytes]]:
+    def respond(
+        self, protocol: Protocol, target: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[bytes, list[bytes]]:
         canned = self.canned
         if canned.refusal:
             raise canned.refusal
-        if path == "/v1/models":
+        path = target.partition("?")[0]
+        if path.endswith("/models"):
             return b"application/json", [protocol.models(["policy", "draft"], 32768)]
-        request = protocol.parse(body, headers)
+        if path.endswith("/models/policy"):
+            return b"application/json", [protocol.model("policy", 32768)]
+        request = protocol.parse(body, headers, target)
         canned.requests.append(request)
-        if path.endswith("/count_tokens"):
+        if path.endswith(("/count_tokens", "/input_tokens", ":countTokens")):
             return b"application/json", [protocol.token_count(1234)]
         if not request.stream:
             return b"application/json", [protocol.encode(request, canned.replies)]

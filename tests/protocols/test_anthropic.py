@@ -18,9 +18,11 @@ from bridle.errors import (
     InfrastructureError,
     LimitReached,
     NotFound,
+    Paused,
     PromptTooLong,
 )
 from bridle.messages import (
+    Document,
     FinishReason,
     Image,
     Message,
@@ -28,6 +30,7 @@ from bridle.messages import (
     Note,
     Part,
     Reply,
+    Switches,
     Text,
     Thinking,
     Tool,
@@ -102,6 +105,12 @@ def test_stop_reasons_are_the_protocols_own(
 ) -> None:
     canned.answers(reply(Text("x"), finish_reason=finish_reason))
     assert claude.messages.create(**ASK).stop_reason == streamed(claude).stop_reason == stop_reason
+
+
+def test_a_stop_text_ends_a_turn_under_its_own_reason(claude: anthropic.Anthropic, canned: Any) -> None:
+    canned.answers(Reply("msgA1", "policy", Message("assistant", (Text("x"),)), "stop", USAGE, stop_sequence="END"))
+    for message in (claude.messages.create(**ASK), streamed(claude)):
+        assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "END")
 
 
 def test_usage_counts_cached_tokens_apart_and_is_known_from_the_first_event(
@@ -261,8 +270,9 @@ def test_refusals_raise_the_sdks_own_error_at_once(
 
 
 def test_infrastructure_failures_are_overload_or_api_errors() -> None:
-    kinds = [json.loads(Anthropic().error(error("x")))["error"]["type"] for error in (InfrastructureError, EngineUnfit)]
-    assert kinds == ["overloaded_error", "api_error"]
+    errors = (InfrastructureError, Paused, EngineUnfit)
+    kinds = [json.loads(Anthropic().error(error("x")))["error"]["type"] for error in errors]
+    assert kinds == ["overloaded_error", "overloaded_error", "api_error"]
 
 
 def test_an_overlong_prompt_is_told_in_the_words_that_make_agents_compact() -> None:
@@ -296,8 +306,17 @@ def test_an_error_in_mid_stream_reaches_the_client(claude: anthropic.Anthropic, 
         ({**ASK, "messages": [USER, {"role": "user"}]}, "messages[1].content: required, but missing"),
         ({**ASK, "messages": [{"role": "user", "content": 5}]}, "messages[0].content: expected str | array, got int"),
         (
-            {**ASK, "messages": [{"role": "user", "content": [{"type": "document"}]}]},
-            "messages[0].content[0].type: invalid value 'document'; known: text, image",
+            {**ASK, "messages": [{"role": "user", "content": [{"type": "audio"}]}]},
+            "messages[0].content[0].type: invalid value 'audio'; known: text, image, document",
+        ),
+        (
+            {
+                **ASK,
+                "messages": [
+                    {"role": "user", "content": [{"type": "document", "source": {"type": "file", "file_id": "f"}}]}
+                ],
+            },
+            "messages[0].content[0].source.type: invalid value 'file'; known: base64, url; in documents also text",
         ),
         (
             {**ASK, "messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
@@ -312,6 +331,9 @@ def test_an_error_in_mid_stream_reaches_the_client(claude: anthropic.Anthropic, 
             "messages[0].content[0].input: required, but missing",
         ),
         ({**ASK, "max_tokens": 0}, "max_tokens: expected int >= 1"),
+        ({**ASK, "max_tokens": 2**64}, "max_tokens: expected int <= 9223372036854775807"),
+        ({**ASK, "stop_sequences": ["a", ""]}, "stop_sequences[1]: expected str of length >= 1"),
+        (b'{"model":"m","temperature":-Infinity}', "not valid JSON"),
         ({**ASK, "max_tokens": "many"}, "max_tokens: expected int"),
         ({**ASK, "temperature": -1}, "temperature: expected float >= 0"),
         ({**ASK, "tools": [{"name": "read"}]}, "tools[0]: a tool of the client's own needs a name and an input_schema"),
@@ -399,6 +421,9 @@ def test_the_attribution_block_is_removed_and_noted() -> None:
     assert request.messages[0] == Message("system", (Text("You are"),))
     assert request.notes == (Note("attribution_removed", header),)
     assert parsed({**ASK, "system": [{"type": "text", "text": header}]}).messages == parsed(ASK).messages
+    assert parsed({**ASK, "system": f"{header}\n\nYou are"}).messages == request.messages
+    inside = parsed({**ASK, "messages": [{"role": "system", "content": body["system"]}, USER]})
+    assert (inside.messages, inside.notes) == (request.messages, request.notes)
 
 
 def test_tools_keep_their_schema_and_server_tools_are_dropped_with_a_note() -> None:
@@ -416,6 +441,72 @@ def test_tools_keep_their_schema_and_server_tools_are_dropped_with_a_note() -> N
     assert request.tools == (Tool("read", "reads", schema), Tool("bare"))
     assert list(request.tools[0].parameters["properties"]) == ["z", "a"]
     assert request.notes == (Note("server_tool_dropped", "web_search (web_search_20250305)"),)
+
+
+def seen(*blocks: Any) -> tuple[Part, ...]:
+    """What blocks are to a model: the same in a user message and in a tool result."""
+    result = {"type": "tool_result", "tool_use_id": "callA1", "content": list(blocks)}
+    user, tool = parsed({**ASK, "messages": [{"role": "user", "content": [*blocks, result]}]}).messages
+    assert user.parts == tool.parts
+    return user.parts
+
+
+def test_a_document_of_text_is_text_under_its_title() -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "one\ntwo"}
+    named = {"type": "document", "source": source, "title": "notes.txt", "context": "from Ada", "citations": {}}
+    assert seen(named) == (Text("notes.txt\n\nfrom Ada\n\none\ntwo"),)
+    assert seen({"type": "document", "source": source, "title": None}) == (Text("one\ntwo"),)
+    inline = {"type": "base64", "media_type": "text/markdown", "data": "aGk="}
+    assert seen({"type": "document", "source": inline, "title": "a.md"}) == (Text("a.md\n\nhi"),)
+
+
+def test_a_document_of_blocks_is_its_blocks_and_any_other_stays_a_document() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBO"}}
+    blocks = {"type": "content", "content": [{"type": "text", "text": "a"}, image]}
+    assert seen({"type": "document", "source": blocks, "title": "t"}) == (
+        Text("t"),
+        Text("a"),
+        Image("image/png", "iVBO"),
+    )
+    assert seen({"type": "document", "source": {"type": "content", "content": "a"}}) == (Text("a"),)
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBE"}
+    document = {"type": "document", "source": pdf, "title": "a.pdf", "context": "c"}
+    assert seen(document) == (Text("c"), Document("application/pdf", "JVBE", "a.pdf"))
+    link = {"type": "url", "url": "https://host/a.pdf"}
+    assert seen({"type": "document", "source": link}) == (Document("", "https://host/a.pdf"),)
+
+
+def test_search_results_and_tool_references_are_text() -> None:
+    content = [{"type": "text", "text": "first"}, {"type": "text", "text": "second"}]
+    found = {"type": "search_result", "source": "https://host", "title": "Title", "content": content}
+    assert seen(found) == (Text("Title\nhttps://host\n\nfirst\n\nsecond"),)
+    assert seen({"type": "tool_reference", "tool_name": "read"}) == (Text("read"),)
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "server_tool_use", "id": "srv1", "name": "web_search", "input": {}},
+        {"type": "web_search_tool_result", "tool_use_id": "srv1", "content": [{"type": "web_search_result"}]},
+        {"type": "mcp_tool_use", "id": "m1", "name": "x", "server_name": "y", "input": {}},
+        {"type": "mcp_tool_result", "tool_use_id": "m1", "content": "x"},
+        {"type": "container_upload", "file_id": "f"},
+    ],
+    ids=lambda block: block["type"],
+)
+def test_blocks_of_tools_at_the_provider_are_left_out_with_a_note(role: str, block: Any) -> None:
+    body = {**ASK, "messages": [USER, {"role": role, "content": [block, {"type": "text", "text": "x"}]}]}
+    request = parsed(body)
+    assert request.messages[1].parts == (Text("x"),)
+    assert request.notes == (Note("server_block_dropped", f"messages[1].content[0]: {block['type']}"),)
+
+
+def test_servers_of_tools_at_the_provider_are_left_out_with_a_note() -> None:
+    request = parsed(
+        {**ASK, "mcp_servers": [{"type": "url", "name": "y", "url": "u", "authorization_token": "secret"}]}
+    )
+    assert request.notes == (Note("server_tool_dropped", "y (mcp server)"),)
 
 
 def test_redacted_thinking_is_left_out_with_a_note() -> None:
@@ -439,6 +530,23 @@ def test_tool_input_becomes_compact_json_in_its_own_order() -> None:
     assert parsed(raw).messages[0].calls[0].arguments == '{"z":1.0,"a":[1,123456789012345678901234567890],"e":"é"}'
 
 
+@pytest.mark.parametrize(
+    ("given", "arguments"),
+    [
+        ({"INVALID_JSON": '{"path": "a'}, '{"path": "a'),
+        ({"INVALID_JSON": ""}, ""),
+        ({"INVALID_JSON": "{}"}, '{"INVALID_JSON":"{}"}'),
+        ({"INVALID_JSON": 5}, '{"INVALID_JSON":5}'),
+        ({"__unparsedToolInput": {"raw": "{"}}, '{"__unparsedToolInput":{"raw":"{"}}'),
+        ([1], "[1]"),
+        ("text", '"text"'),
+        (None, "null"),
+    ],
+)
+def test_tool_input_may_be_anything_a_client_echoes(given: Any, arguments: str) -> None:
+    assert said({"type": "tool_use", "id": "a", "name": "b", "input": given}).calls[0].arguments == arguments
+
+
 def test_sampling_wishes_are_recorded() -> None:
     wishes = parsed(
         {
@@ -459,6 +567,18 @@ def test_tool_choices_have_one_name_in_all_protocols(choice: str, wish: str) -> 
     assert parsed({**ASK, "tool_choice": {"type": choice}}).wishes.tool_choice == wish
 
 
+@pytest.mark.parametrize(("apart", "wish"), [(True, False), (False, True), (None, None)])
+def test_calls_in_parallel_are_a_wish(apart: bool | None, wish: bool | None) -> None:
+    choice = {"type": "auto", "disable_parallel_tool_use": apart}
+    assert parsed({**ASK, "tool_choice": choice}).wishes.parallel_calls is wish
+
+
+def test_an_effort_is_a_switch_and_a_user_id_is_metadata() -> None:
+    body = {**ASK, "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}, "metadata": {"user_id": "u"}}
+    assert parsed(body).switches == Switches(None, "high")
+    assert parsed(body).metadata == {"user_id": "u"}
+
+
 @pytest.mark.parametrize(
     ("switch", "thinking"),
     [({"type": "enabled", "budget_tokens": 1024}, True), ({"type": "disabled"}, False), ({"type": "adaptive"}, None)],
@@ -471,6 +591,7 @@ def test_thinking_is_switched_only_where_the_request_says_so(switch: Any, thinki
 def test_an_output_schema_is_a_response_schema() -> None:
     config = {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}}
     assert parsed({**ASK, "output_config": config}).response_schema == {"type": "object"}
+    assert parsed({**ASK, "output_format": config["format"]}).response_schema == {"type": "object"}
     assert parsed({**ASK, "output_config": {"effort": "low"}}).response_schema is None
 
 
@@ -478,8 +599,12 @@ def test_unknown_fields_are_accepted() -> None:
     known = parsed(ASK)
     noisy = {
         **ASK,
-        "metadata": {"user_id": "u"},
         "betas": ["b"],
+        "metadata": {"user_id": None, "x": 1},
+        "container": "c",
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]}
+        ],
         "context_management": {"edits": []},
         "service_tier": "x",
     }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from bridle.errors import (
     PromptTooLong,
 )
 from bridle.messages import (
+    Document,
     FinishReason,
     Image,
     Message,
@@ -26,8 +28,10 @@ from bridle.messages import (
     Note,
     Part,
     Reply,
+    Switches,
     Text,
     Thinking,
+    TokenLogprob,
     Tool,
     ToolCall,
     Usage,
@@ -148,11 +152,41 @@ def test_sibling_draws_are_streamed_side_by_side(chat: openai.OpenAI, canned: An
     assert (plain.usage.prompt_tokens, plain.usage.completion_tokens) == (100, 40)
 
 
-def test_logprobs_are_never_given(chat: openai.OpenAI, canned: Any) -> None:
-    canned.answers(reply(Text("ab")))
-    for completion in (chat.chat.completions.create(**ASK, logprobs=True), streamed(chat, logprobs=True)):
-        assert completion.choices[0].logprobs is None
+def test_logprobs_are_given_where_a_reply_has_them(chat: openai.OpenAI, canned: Any) -> None:
+    given = (TokenLogprob("Hé", -0.5, "Hé".encode()), TokenLogprob("\ufffd", -1.25, b"\xf0"))
+    expected = [
+        {"token": "Hé", "logprob": -0.5, "bytes": [72, 195, 169], "top_logprobs": []},
+        {"token": "\ufffd", "logprob": -1.25, "bytes": [240], "top_logprobs": []},
+    ]
+    canned.answers(reply(Text("Hé\ufffd"), READ, logprobs=given), reply(Text("x")))
+    for completion in (
+        chat.chat.completions.create(**ASK, logprobs=True, n=2),
+        streamed(chat, logprobs=True, top_logprobs=0, n=2),
+    ):
+        first, second = (choice.logprobs for choice in completion.choices)
+        assert first is not None
+        assert [one.to_dict() for one in first.content or ()] == expected
+        assert second is None
     assert canned.requests[0].wishes.logprobs
+
+
+def test_reasoning_tokens_are_counted_apart(chat: openai.OpenAI, canned: Any) -> None:
+    canned.answers(*[reply(Text("x"), usage=Usage(100, 20, 60, 7))] * 2)
+    usage = chat.chat.completions.create(**ASK, n=2).usage
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
+    assert usage.completion_tokens_details.reasoning_tokens == 14
+
+
+def test_a_stop_text_ends_a_turn_as_a_stop_does(chat: openai.OpenAI, canned: Any) -> None:
+    canned.answers(reply(Text("x"), stop_sequence="END"))
+    assert chat.chat.completions.create(**ASK).choices[0].finish_reason == "stop"
+
+
+def test_a_ping_is_an_event_that_changes_nothing() -> None:
+    stream = OpenAIChat().stream(parsed(ASK), "msgA1")
+    (choice,) = json.loads(stream.ping().removeprefix(b"data: "))["choices"]
+    assert choice == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": None}
 
 
 def test_no_call_and_no_end_is_sent_before_the_turn_is_finished() -> None:
@@ -251,7 +285,28 @@ def test_an_error_in_mid_stream_reaches_the_client(chat: openai.OpenAI, canned: 
         ({"model": "policy"}, "messages: required, but missing"),
         ({**ASK, "messages": []}, "messages: expected array of length >= 1"),
         ({**ASK, "messages": ["hi"]}, "messages[0]: expected object, got str"),
-        ({**ASK, "messages": [{"role": "function"}]}, "messages[0].role: invalid value 'function'; known: system"),
+        ({**ASK, "messages": [{"role": "robot"}]}, "messages[0].role: invalid value 'robot'; known: system"),
+        ({**ASK, "messages": [{"role": "function"}]}, 'messages[0].role: "function" is no longer spoken; answer tool'),
+        (
+            {**ASK, "messages": [{"role": "assistant", "function_call": {"name": "read", "arguments": "{}"}}]},
+            "messages[0].function_call: no longer spoken; use tool_calls",
+        ),
+        ({**ASK, "functions": [{"name": "read"}]}, "functions: no longer spoken; offer them as tools"),
+        (
+            {**ASK, "messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]},
+            "messages[0].content[0].file.file_data: required, because no files are kept here",
+        ),
+        (
+            {**ASK, "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "type": "custom"}]}]},
+            "[0].custom: req",
+        ),
+        ({**ASK, "tools": [{"type": "custom"}]}, "tools[0].custom: required, but missing"),
+        ({**ASK, "tool_choice": {"type": "any"}}, "tool_choice.type: invalid value 'any'; known: function, custom"),
+        ({**ASK, "stop": ""}, "stop: expected str of length >= 1"),
+        ({**ASK, "seed": 2**63}, "seed: expected int <= 9223372036854775807"),
+        (b'{"model":"m","temperature":NaN}', "not valid JSON"),
+        (b'{"model":"m","temperature":1e999}', "temperature: number out of range"),
+        (b'{"model":"m","seed":' + b"9" * 10_000 + b"}", "seed: integer value out of range"),
         ({**ASK, "messages": [{"role": "user"}]}, "messages[0].content: required, but missing"),
         (
             {**ASK, "messages": [{"role": "user", "content": None}]},
@@ -259,7 +314,7 @@ def test_an_error_in_mid_stream_reaches_the_client(chat: openai.OpenAI, canned: 
         ),
         (
             {**ASK, "messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
-            "messages[0].content[0].type: invalid value 'input_audio'; known: text, image_url",
+            "messages[0].content[0].type: invalid value 'input_audio'; known: text, image_url, file",
         ),
         ({**ASK, "messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id: required, but missing"),
         (
@@ -345,14 +400,37 @@ def test_a_refusal_beside_the_answer_is_ignored() -> None:
     assert assistant(content=content, refusal="no").parts == (Text("x"),)
 
 
-def test_functions_are_offered_and_other_tools_dropped_with_a_note() -> None:
+def test_functions_and_freeform_tools_are_offered_and_others_dropped_with_a_note() -> None:
     schema = {"type": "object", "properties": {"z": {}, "a": {}}}
     function = {"name": "read", "description": "reads", "parameters": schema, "strict": True}
-    specs = [{"type": "function", "function": function}, {"type": "custom", "custom": {"name": "patch"}}]
+    grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /x+/"}}
+    custom = {"name": "patch", "description": "patches", "format": grammar}
+    specs = [{"type": "function", "function": function}, {"type": "custom", "custom": custom}, {"type": "web_search"}]
     request = parsed({**ASK, "tools": [*specs, {"type": "function", "function": {"name": "bare"}}]})
-    assert request.tools == (Tool("read", "reads", schema), Tool("bare"))
-    assert list(request.tools[0].parameters["properties"]) == ["z", "a"]
-    assert request.notes == (Note("tool_dropped", "tools[1] has type custom; only functions are offered"),)
+    read, patch, bare = request.tools
+    assert (read, bare) == (Tool("read", "reads", schema), Tool("bare"))
+    assert list(read.parameters["properties"]) == ["z", "a"]
+    assert (patch.name, patch.form, list(patch.parameters["properties"])) == ("patch", "custom", ["input"])
+    assert patch.description == "patches\n\nThe input has to match this lark grammar:\nstart: /x+/"
+    assert request.notes == (Note("server_tool_dropped", "tools[2] (web_search)"),)
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"input":"*** é\\n"}', '{"input": 5}', '{"input":"a","more":1}', "not json", ""]
+)
+def test_a_freeform_call_carries_its_text_both_ways(chat: openai.OpenAI, canned: Any, arguments: str) -> None:
+    tools: Any = [{"type": "custom", "custom": {"name": "patch"}}, {"type": "function", "function": {"name": "read"}}]
+    canned.answers(reply(ToolCall("callA1", "patch", arguments), LIST))
+    plain = chat.chat.completions.create(**ASK, tools=tools).choices[0].message
+    chunks = list(chat.chat.completions.create(**ASK, tools=tools, stream=True))
+    calls = [call.to_dict() for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    assert plain.tool_calls is not None
+    assert calls == [{"index": index, **call.to_dict()} for index, call in enumerate(plain.tool_calls)]
+    text = "*** é\n" if "é" in arguments else arguments
+    assert plain.tool_calls[0].to_dict()["custom"] == {"name": "patch", "input": text}
+    back = echo(chat, canned, plain).calls
+    assert json.loads(back[0].arguments) == {"input": text}
+    assert back[1] == LIST
 
 
 def test_sampling_wishes_are_recorded() -> None:
@@ -371,6 +449,7 @@ def test_sampling_wishes_are_recorded() -> None:
         ("none", "none"),
         ("required", "required"),
         ({"type": "function", "function": {"name": "read"}}, "read"),
+        ({"type": "custom", "custom": {"name": "patch"}}, "patch"),
     ],
 )
 def test_tool_choices_have_one_name_in_all_protocols(choice: Any, wish: str) -> None:
@@ -390,9 +469,64 @@ def test_thinking_is_switched_as_sglang_and_vllm_do(switch: bool | None) -> None
     assert parsed(ASK).switches.thinking is None
 
 
+def test_an_effort_is_a_switch_and_none_turns_thinking_off() -> None:
+    assert parsed({**ASK, "reasoning_effort": "high"}).switches == Switches(None, "high")
+    assert parsed({**ASK, "reasoning_effort": "none"}).switches == Switches(False)
+    plain = {"enable_thinking": True}
+    assert parsed({**ASK, "reasoning_effort": "low", "chat_template_kwargs": plain}).switches == Switches(True, "low")
+    assert parsed({**ASK, "reasoning_effort": "none", "chat_template_kwargs": plain}).switches == Switches(True)
+
+
+@pytest.mark.parametrize("wish", [True, False, None])
+def test_parallel_calls_are_a_wish(wish: bool | None) -> None:
+    assert parsed({**ASK, "parallel_tool_calls": wish}).wishes.parallel_calls is wish
+
+
+def test_what_a_body_says_of_itself_is_metadata() -> None:
+    body = {
+        **ASK,
+        "metadata": {"task": "t1", "step": 3},
+        "user": "u",
+        "prompt_cache_key": "k",
+        "safety_identifier": None,
+    }
+    assert parsed(body).metadata == {"task": "t1", "user": "u", "prompt_cache_key": "k"}
+    assert parsed(body).messages == parsed(ASK).messages
+
+
+def test_a_file_is_a_document_and_one_of_plain_text_a_text() -> None:
+    def shown(**file: str) -> tuple[Part, ...]:
+        content = [{"type": "file", "file": file}]
+        return parsed({**ASK, "messages": [{"role": "user", "content": content}]}).messages[0].parts
+
+    pdf = Document("application/pdf", "JVBE", "a.pdf")
+    assert shown(file_data="data:application/pdf;base64,JVBE", filename="a.pdf") == (pdf,)
+    assert shown(file_data="JVBE") == (Document("", "JVBE"),)
+    assert shown(file_data="data:text/plain;charset=utf-8;base64,aGk=", filename="a.txt") == (Text("a.txt\n\nhi"),)
+    assert shown(file_data="data:text/plain;base64,") == ()
+    assert shown(file_data="data:text/plain;base64,/w==") == (Document("text/plain", "/w=="),)
+
+
+def test_allowed_tools_leave_every_tool_offered_with_a_note() -> None:
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "read"}}]}
+    request = parsed({**ASK, "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}})
+    assert (request.wishes.tool_choice, [note.what for note in request.notes]) == ("required", ["allowed_tools"])
+
+
 def test_unknown_fields_are_accepted() -> None:
-    noisy = {**ASK, "store": False, "reasoning_effort": "high", "prompt_cache_key": "k", "parallel_tool_calls": True}
+    noisy = {
+        **ASK,
+        "store": False,
+        "frequency_penalty": 0.5,
+        "logit_bias": {"1": 2},
+        "functions": [],
+        "function_call": "auto",
+        "modalities": ["text"],
+        "messages": [{"role": "user", "content": "hi", "x": 1}],
+    }
     assert parsed(noisy) == parsed(ASK)
+    call = {"role": "assistant", "content": "x", "function_call": None, "audio": None, "tool_calls": None}
+    assert parsed({**ASK, "messages": [call]}).messages == (Message("assistant", (Text("x"),)),)
 
 
 def test_credentials_never_stay_with_a_request(chat: openai.OpenAI, canned: Any) -> None:

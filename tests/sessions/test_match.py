@@ -208,3 +208,72 @@ def test_a_conversation_may_begin_with_an_assistant_message_and_its_calls() -> N
     played.start(request(first, result("x1"), user("u")))
     assert echoes(played) == [(-1, "foreign", False)]
     assert match(played.session.tree, request(first, result("x1"), user("u"))).steps == ()
+
+
+def without_ids(message: Message, name: str = "made up") -> Message:
+    """The echo of a client that puts ids of its own in the place of those it was given."""
+    calls = iter(range(len(message.parts)))
+    parts = [
+        msgspec.structs.replace(p, id=f"{name}{next(calls)}") if isinstance(p, ToolCall) else p for p in message.parts
+    ]
+    return Message("assistant", tuple(parts))
+
+
+def test_calls_under_other_ids_are_the_draw_where_name_order_and_arguments_agree() -> None:
+    played, head, answer = opened(call('{"a": 1.0}'), call('{"b":"\\u00e9"}', "other"))
+    echoed = without_ids(answer)
+    echoed = Message("assistant", (echoed.parts[0], call('{"a":1}', id="x0"), call('{"b": "é"}', "other", "x1")))
+    played.start(request(*head, echoed, result("x1", "2"), result("x0", "1")))
+    assert echoes(played) == [(0, "args_rewritten", False)]
+    found = match(
+        played.session.tree, request(*head, answer, *(result(c.id, t) for c, t in zip(answer.calls, "12", strict=True)))
+    )
+    assert found.steps == (), "results answer the calls as the draw named them, so both histories are one"
+
+
+def test_calls_under_other_ids_alone_are_another_form_of_the_draw() -> None:
+    played, head, answer = opened(call())
+    played.start(request(*head, without_ids(answer), result("made up0")))
+    assert echoes(played) == [(0, "form", False)]
+    assert [node.origin for node in played.session.tree.nodes] == ["prompt", "sampled", "prompt"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (call('{"a": 2}', id="x"),),
+        (call('{"a": 1}', "other", "x"),),
+        (call('{"a": 1}', id="x"), call(id="y")),
+        (call('{"a": 1', id="x"),),
+    ],
+    ids=["arguments", "name", "one more", "unreadable"],
+)
+def test_calls_under_other_ids_that_say_something_else_fork(other: tuple[ToolCall, ...]) -> None:
+    played, head, _ = opened(call('{"a": 1}'))
+    played.start(request(*head, said("look", *other), *(result(c.id) for c in other)))
+    assert echoes(played) == [(0, "call_added", False)]
+    assert STOP not in played.prompt()
+
+
+def test_a_signature_identifies_a_turn_whose_calls_came_back_rewritten_and_under_other_ids() -> None:
+    played, _, answer = opened(call('{"b": "x", "a": "5000"}'), thinking="hm")
+    parts = (Thinking("", answer.signatures[0]), Text("look"), call('{"a": 5000}', id="x0"))
+    played.start(request(system("s"), user("summary"), Message("assistant", parts), result("x0")))
+    assert echoes(played) == [(0, "args_rewritten", True)]
+    assert [node.origin for node in played.session.tree.nodes][-2:] == ["transplanted", "prompt"]
+
+
+def test_of_several_draws_with_equal_calls_under_other_ids_the_last_delivered_is_taken() -> None:
+    played, head, answer = opened(call())
+    played.turn(request(*head), said("look", call()), ids=(5, 8, STOP))
+    played.start(request(*head, without_ids(answer), result("made up0")))
+    assert echoes(played) == [(1, "ambiguous", False)]
+
+
+def test_calls_that_came_back_in_another_order_are_answered_by_their_own_ids() -> None:
+    played, head, answer = opened(call('{"a":1}'), call('{"a":2}'))
+    first, second = answer.calls
+    swapped = Message("assistant", (answer.parts[0], second, first))
+    played.start(request(*head, swapped, result(second.id, "2"), result(first.id, "1")))
+    found = match(played.session.tree, request(*head, answer, result(first.id, "1"), result(second.id, "2")))
+    assert found.steps == ()

@@ -3,4 +3,6 @@
 NAMES = {
     "anthropic": "bridle.protocols.anthropic:Anthropic",
     "openai_chat": "bridle.protocols.openai_chat:OpenAIChat",
+    "gemini": "bridle.protocols.gemini:Gemini",
+    "openai_responses": "bridle.protocols.openai_responses:OpenAIResponses",
 }

@@ -12,6 +12,7 @@ import msgspec
 
 from bridle.errors import BridleError
 from bridle.messages import Document, FinishReason, Image, Message, Part, Reply, Text, Thinking, ToolCall, Usage
+from bridle.protocols.arguments import as_object
 from bridle.protocols.sse import CONTENT_TYPE, event, unsent
 
 STOP_REASONS: dict[FinishReason, str] = {
@@ -111,8 +112,14 @@ def message_body(reply: Reply) -> dict[str, Any]:
     content = [_block(part) for part in reply.message.parts]
     return _head(reply.id, reply.model, reply.usage) | {
         "content": content,
-        "stop_reason": STOP_REASONS[reply.finish_reason],
+        **_ending(reply),
     }
+
+
+def _ending(reply: Reply) -> dict[str, str | None]:
+    if reply.stop_sequence:
+        return {"stop_reason": "stop_sequence", "stop_sequence": reply.stop_sequence}
+    return {"stop_reason": STOP_REASONS[reply.finish_reason], "stop_sequence": None}
 
 
 def _head(reply_id: str, model: str, usage: Usage) -> dict[str, Any]:
@@ -128,12 +135,13 @@ def _head(reply_id: str, model: str, usage: Usage) -> dict[str, Any]:
     }
 
 
-def _usage(usage: Usage) -> dict[str, int]:
+def _usage(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.input - usage.cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.output,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning},
     }
 
 
@@ -144,19 +152,14 @@ def _block(part: Part) -> dict[str, Any]:
         case Thinking():
             return {"type": "thinking", "thinking": part.text, "signature": part.signature}
         case ToolCall():
-            return {"type": "tool_use", "id": part.id, "name": part.name, "input": msgspec.Raw(_input(part).encode())}
+            return {
+                "type": "tool_use",
+                "id": part.id,
+                "name": part.name,
+                "input": msgspec.Raw(as_object(part.arguments).encode()),
+            }
         case Image() | Document():
             raise ValueError("an assistant message of this protocol holds no images or files")
-
-
-def _input(call: ToolCall) -> str:
-    """The arguments, exactly as sampled where they are an object. Official clients fail on anything else, so that goes
-    into the one key Anthropic's own documentation names for it."""
-    try:
-        msgspec.json.decode(call.arguments, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        return msgspec.json.encode({"INVALID_JSON": call.arguments}).decode()
-    return call.arguments
 
 
 def _whole_block(index: int, part: Part) -> bytes:
@@ -168,7 +171,11 @@ def _whole_block(index: int, part: Part) -> bytes:
             return opened + _signed(index, part.signature) + _stop(index)
         case ToolCall():
             opened = _start(index, ToolCall(part.id, part.name, "{}"))
-            return opened + _change(index, {"type": "input_json_delta", "partial_json": _input(part)}) + _stop(index)
+            return (
+                opened
+                + _change(index, {"type": "input_json_delta", "partial_json": as_object(part.arguments)})
+                + _stop(index)
+            )
         case Image() | Document():
             raise ValueError("an assistant message of this protocol holds no images or files")
 
@@ -196,8 +203,7 @@ def _stop(index: int) -> bytes:
 
 
 def _terminal(reply: Reply) -> bytes:
-    delta = {"stop_reason": STOP_REASONS[reply.finish_reason], "stop_sequence": None}
-    ended = {"type": "message_delta", "delta": delta, "usage": _usage(reply.usage)}
+    ended = {"type": "message_delta", "delta": _ending(reply), "usage": _usage(reply.usage)}
     return event(ended, "message_delta") + event({"type": "message_stop"}, "message_stop")
 
 

@@ -19,7 +19,8 @@ Does = Literal["turn", "count", "models", "model"]
 class Route(msgspec.Struct, frozen=True):
     """What the gateway serves with a protocol. `path` may hold "{model}", which matches anything but a slash.
 
-    turn: a model call. count: the tokens of one. models: the list. model: one of it."""
+    turn: a model call. count: the tokens of one. models: the list. model: one of it. `method`: of HTTP, or "WEBSOCKET"
+    where each frame of a connection is a call."""
 
     method: str
     path: str
@@ -40,7 +41,9 @@ class ReplyStream(Contract):
         """The opening events (usage.output is 0)."""
         ...
 
-    def thinking(self, text: str, index: int = 0) -> bytes: ...
+    def thinking(self, text: str, index: int = 0) -> bytes:
+        """Empty where the client is shown none."""
+        ...
 
     def text(self, text: str, index: int = 0) -> bytes: ...
 

@@ -2,86 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from bridle.errors import BadRequest, BridleError, NotFound
-from bridle.messages import (
-    Image,
-    Message,
-    ModelRequest,
-    Note,
-    Part,
-    Reply,
-    Switches,
-    Text,
-    Thinking,
-    Tool,
-    ToolCall,
-    Wishes,
-)
+from bridle.messages import ModelRequest, Note, Reply, Switches, Tool, Wishes
+from bridle.protocols.arguments import freeform_tool
 from bridle.protocols.base import ReplyStream, Route
+from bridle.protocols.openai_chat_messages import KNOWN, Turn, message
 from bridle.protocols.openai_chat_reply import OpenAIChatStream, completion_body, error_body
-from bridle.protocols.wire import kept_headers, read
-
-DATA_URL = re.compile(r"data:(?P<media_type>[^;,]*);base64,(?P<data>.*)", re.DOTALL)
+from bridle.protocols.wire import Count, Integer, StopText, kept_headers, read
 
 # --- shapes on the wire; unknown keys are dropped ---------------------------------------------------------------------
-
-
-class TextPart(msgspec.Struct, tag="text"):
-    text: str
-
-
-class RefusalPart(msgspec.Struct, tag="refusal"):
-    refusal: str
-
-
-class ImageUrl(msgspec.Struct):
-    url: str
-
-
-class ImagePart(msgspec.Struct, tag="image_url"):
-    image_url: ImageUrl
-
-
-class CalledFunction(msgspec.Struct):
-    name: str
-    arguments: str
-
-
-class Call(msgspec.Struct):
-    id: str
-    function: CalledFunction
-    type: Literal["function"] = "function"
-
-
-class SystemTurn(msgspec.Struct, tag_field="role", tag="system"):
-    content: str | list[TextPart]
-
-
-class DeveloperTurn(msgspec.Struct, tag_field="role", tag="developer"):
-    content: str | list[TextPart]
-
-
-class UserTurn(msgspec.Struct, tag_field="role", tag="user"):
-    content: str | list[TextPart | ImagePart]
-
-
-class AssistantTurn(msgspec.Struct, tag_field="role", tag="assistant"):
-    content: str | list[TextPart | RefusalPart] | UnsetType | None = UNSET
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    tool_calls: list[Call] | None = None
-
-
-class ToolTurn(msgspec.Struct, tag_field="role", tag="tool"):
-    tool_call_id: str
-    content: str | list[TextPart | ImagePart]
 
 
 class OfferedFunction(msgspec.Struct):
@@ -90,18 +24,45 @@ class OfferedFunction(msgspec.Struct):
     parameters: dict[str, Any] | None = None
 
 
+class Grammar(msgspec.Struct):
+    syntax: str
+    definition: str
+
+
+class CustomFormat(msgspec.Struct):
+    grammar: Grammar | None = None
+
+
+class OfferedCustom(msgspec.Struct):
+    name: str
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
 class ToolSpec(msgspec.Struct):
     type: str
     function: OfferedFunction | None = None
+    custom: OfferedCustom | None = None
 
 
-class ChosenFunction(msgspec.Struct):
+class Named(msgspec.Struct):
     name: str
 
 
-class ToolChoice(msgspec.Struct):
-    type: Literal["function"]
-    function: ChosenFunction
+class FunctionChoice(msgspec.Struct, tag="function"):
+    function: Named
+
+
+class CustomChoice(msgspec.Struct, tag="custom"):
+    custom: Named
+
+
+class AllowedTools(msgspec.Struct):
+    mode: Literal["auto", "required"]
+
+
+class AllowedChoice(msgspec.Struct, tag="allowed_tools"):
+    allowed_tools: AllowedTools
 
 
 class StreamOptions(msgspec.Struct):
@@ -109,7 +70,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class JsonSchema(msgspec.Struct):
-    schema: dict[str, Any]
+    schema: dict[str, Any] = {}
 
 
 class ResponseFormat(msgspec.Struct):
@@ -123,39 +84,38 @@ class TemplateSwitches(msgspec.Struct):
     enable_thinking: bool | None = None
 
 
-Turn = SystemTurn | DeveloperTurn | UserTurn | AssistantTurn | ToolTurn
-Count = Annotated[int, msgspec.Meta(ge=1)]
-
-
 class Body(msgspec.Struct):
     model: str
     messages: Annotated[list[Turn], msgspec.Meta(min_length=1)]
     tools: list[ToolSpec] | None = None
-    tool_choice: Literal["auto", "none", "required"] | ToolChoice | None = None
+    tool_choice: Literal["auto", "none", "required"] | FunctionChoice | CustomChoice | AllowedChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+    web_search_options: dict[str, Any] | None = None
     max_completion_tokens: Count | None = None
     max_tokens: Count | None = None
-    stop: str | list[str] | None = None
+    stop: StopText | list[StopText] | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
     top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    top_k: int | None = None
-    seed: int | None = None
+    top_k: Integer | None = None
+    seed: Integer | None = None
     n: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
     logprobs: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
     chat_template_kwargs: TemplateSwitches | None = None
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
 
 
 BODY = msgspec.json.Decoder(Body)
-KNOWN = {
-    "messages[].role": "system, developer, user, assistant, tool",
-    "messages[].content[].type": (
-        "text, image_url in user and tool messages; text, refusal in assistant messages; text in system messages"
-    ),
-    "messages[].tool_calls[].type": "function",
-    "tool_choice": "auto, none, required, or an object that names a function",
-    "tool_choice.type": "function",
+KNOWN_HERE = KNOWN | {
+    "tool_choice": "auto, none, required, or an object that names a tool",
+    "tool_choice.type": "function, custom, allowed_tools",
     "response_format.type": "text, json_object, json_schema",
 }
 
@@ -170,24 +130,27 @@ class OpenAIChat:
     )
 
     def parse(self, body: bytes, headers: Mapping[str, str], target: str = "") -> ModelRequest:
-        wire, mended = read(body, BODY, KNOWN)
+        wire, mended = read(body, BODY, KNOWN_HERE)
+        if wire.functions:
+            raise BadRequest('functions: no longer spoken; offer them as tools of type "function"')
         notes = [*mended]
         return ModelRequest(
             protocol=self.name,
             model=wire.model,
-            messages=tuple(_message(turn) for turn in wire.messages),
-            tools=tuple(_tools(wire.tools or [], notes)),
-            wishes=_wishes(wire),
+            messages=tuple(message(turn, f"messages[{index}]") for index, turn in enumerate(wire.messages)),
+            tools=tuple(_tools(wire, notes)),
+            wishes=_wishes(wire, notes),
             stream=bool(wire.stream),
-            switches=Switches(wire.chat_template_kwargs.enable_thinking if wire.chat_template_kwargs else None),
+            switches=_switches(wire),
             response_schema=_schema(wire.response_format),
             include_usage=bool(wire.stream_options and wire.stream_options.include_usage),
             headers=kept_headers(headers),
+            metadata=_metadata(wire),
             notes=tuple(notes),
         )
 
     def encode(self, request: ModelRequest, replies: Sequence[Reply]) -> bytes:
-        return msgspec.json.encode(completion_body(replies))
+        return msgspec.json.encode(completion_body(request, replies))
 
     def stream(self, request: ModelRequest, reply_id: str, signature: str = "") -> ReplyStream:
         return OpenAIChatStream(request, reply_id)
@@ -218,73 +181,23 @@ def _model(name: str, context_length: int) -> dict[str, Any]:
     }
 
 
-def _message(turn: Turn) -> Message:
-    match turn:
-        case SystemTurn():
-            return Message("system", _parts(turn.content))
-        case DeveloperTurn():
-            return Message("developer", _parts(turn.content))
-        case UserTurn():
-            return Message("user", _parts(turn.content))
-        case AssistantTurn():
-            return _assistant(turn)
-        case ToolTurn():
-            return Message("tool", _parts(turn.content), call_id=turn.tool_call_id)
+def _tools(wire: Body, notes: list[Note]) -> Iterator[Tool]:
+    for index, spec in enumerate(wire.tools or []):
+        match spec:
+            case ToolSpec("function", function=OfferedFunction(name, description, parameters)):
+                yield Tool(name, description or "", parameters or {})
+            case ToolSpec("custom", custom=OfferedCustom(name, description, form)):
+                grammar = form.grammar if form is not None and form.grammar is not None else Grammar("", "")
+                yield freeform_tool(name, description or "", grammar.syntax, grammar.definition)
+            case ToolSpec("function" | "custom" as kind):
+                raise BadRequest(f"tools[{index}].{kind}: required, but missing")
+            case _:
+                notes.append(Note("server_tool_dropped", f"tools[{index}] ({spec.type})"))
+    if wire.web_search_options is not None:
+        notes.append(Note("server_tool_dropped", "web_search_options"))
 
 
-def _assistant(turn: AssistantTurn) -> Message:
-    """Reasoning comes back in the field it was read from, which is one of two."""
-    reasoning = turn.reasoning_content or turn.reasoning
-    parts = (
-        *([Thinking(reasoning)] if reasoning else []),
-        *(_parts(turn.content) if turn.content else ()),
-        *(ToolCall(call.id, call.function.name, call.function.arguments) for call in turn.tool_calls or []),
-    )
-    return Message("assistant", parts, form=_form(turn))
-
-
-def _form(turn: AssistantTurn) -> str:
-    """Own form: a string; without text null beside calls and "" alone."""
-    match turn.content:
-        case list():
-            return "list"
-        case UnsetType():
-            return "absent"
-        case None:
-            return "" if turn.tool_calls else "null"
-        case "":
-            return "string" if turn.tool_calls else ""
-    return ""
-
-
-def _parts(content: str | Sequence[TextPart | RefusalPart | ImagePart]) -> tuple[Part, ...]:
-    """Empty text is dropped: agents add and remove it at will."""
-    if isinstance(content, str):
-        return (Text(content),) if content else ()
-    return tuple(part for wire in content for part in _part(wire))
-
-
-def _part(wire: TextPart | RefusalPart | ImagePart) -> Iterator[Part]:
-    match wire:
-        case TextPart():
-            if wire.text:
-                yield Text(wire.text)
-        case ImagePart():
-            inline = DATA_URL.fullmatch(wire.image_url.url)
-            yield Image(inline["media_type"], inline["data"]) if inline else Image("", wire.image_url.url)
-
-
-def _tools(specs: Sequence[ToolSpec], notes: list[Note]) -> Iterator[Tool]:
-    for index, spec in enumerate(specs):
-        if spec.type != "function":
-            notes.append(Note("tool_dropped", f"tools[{index}] has type {spec.type}; only functions are offered"))
-            continue
-        if spec.function is None:
-            raise BadRequest(f"tools[{index}].function: required, but missing")
-        yield Tool(spec.function.name, spec.function.description or "", spec.function.parameters or {})
-
-
-def _wishes(wire: Body) -> Wishes:
+def _wishes(wire: Body, notes: list[Note]) -> Wishes:
     return Wishes(
         max_tokens=wire.max_completion_tokens or wire.max_tokens,
         temperature=wire.temperature,
@@ -293,11 +206,34 @@ def _wishes(wire: Body) -> Wishes:
         seed=wire.seed,
         stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
         n=wire.n or 1,
-        tool_choice=wire.tool_choice.function.name
-        if isinstance(wire.tool_choice, ToolChoice)
-        else wire.tool_choice or "auto",
+        tool_choice=_tool_choice(wire, notes),
         logprobs=bool(wire.logprobs),
+        parallel_calls=wire.parallel_tool_calls,
     )
+
+
+def _tool_choice(wire: Body, notes: list[Note]) -> str:
+    match wire.tool_choice:
+        case FunctionChoice(named) | CustomChoice(named):
+            return named.name
+        case AllowedChoice(allowed):
+            notes.append(Note("allowed_tools", "every tool stays offered: taking some away would change the prompt"))
+            return allowed.mode
+        case choice:
+            return choice or "auto"
+
+
+def _switches(wire: Body) -> Switches:
+    """What SGLang and vLLM hand to the template is plainer than an effort, so it wins."""
+    said = wire.chat_template_kwargs.enable_thinking if wire.chat_template_kwargs else None
+    if wire.reasoning_effort == "none":
+        return Switches(False if said is None else said)
+    return Switches(said, wire.reasoning_effort or "")
+
+
+def _metadata(wire: Body) -> dict[str, str]:
+    own = {"user": wire.user, "safety_identifier": wire.safety_identifier, "prompt_cache_key": wire.prompt_cache_key}
+    return {name: value for name, value in ((wire.metadata or {}) | own).items() if isinstance(value, str)}
 
 
 def _schema(wanted: ResponseFormat | None) -> Mapping[str, Any] | None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from bridle.errors import BridleError, PromptTooLong
 from bridle.messages import FinishReason, Message, ModelRequest, Reply, ToolCall, Usage
-from bridle.protocols.sse import COMMENT, CONTENT_TYPE, DONE, event, unsent
+from bridle.protocols.arguments import freeform_input
+from bridle.protocols.sse import CONTENT_TYPE, DONE, event, unsent
 
 FINISH_REASONS: dict[FinishReason, str] = {
     "stop": "stop",
@@ -29,6 +30,7 @@ class OpenAIChatStream:
 
     def __init__(self, request: ModelRequest, reply_id: str) -> None:
         self._request = request
+        self._freeform = freeform(request)
         self._head = {"id": reply_id, "object": "chat.completion.chunk", "created": 0, "model": request.model}
         self._draws = [Sent() for _ in range(request.wishes.n)]
 
@@ -49,7 +51,8 @@ class OpenAIChatStream:
         return b"".join([*draws, *usage, DONE])
 
     def ping(self) -> bytes:
-        return COMMENT
+        """A chunk that adds nothing: the idle timers of several agents count events, not comments."""
+        return self._chunk(0, {})
 
     def error(self, error: BridleError) -> bytes:
         return event(error_body(error))
@@ -63,12 +66,16 @@ class OpenAIChatStream:
         if (text := unsent("".join(sent.text), message.text)) or _content(message) == "":
             chunks.append(self._chunk(index, {"content": text}))
         for position, call in enumerate(message.calls):
-            chunks.append(self._chunk(index, {"tool_calls": [{"index": position, **_call(call)}]}))
+            chunks.append(self._chunk(index, {"tool_calls": [{"index": position, **_call(call, self._freeform)}]}))
+        if reply.logprobs is not None:
+            chunks.append(self._chunk(index, {}, logprobs=_logprobs(reply)))
         chunks.append(self._chunk(index, {}, FINISH_REASONS[reply.finish_reason]))
         return chunks
 
-    def _chunk(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    def _chunk(
+        self, index: int, delta: dict[str, Any], finish_reason: str | None = None, logprobs: object = None
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         return event(self._head | {"choices": [choice]})
 
 
@@ -89,12 +96,18 @@ class Sent:
         return pieces[-1]
 
 
-def completion_body(replies: Sequence[Reply]) -> dict[str, Any]:
+def freeform(request: ModelRequest) -> frozenset[str]:
+    """Names of the tools whose calls carry text instead of arguments."""
+    return frozenset(tool.name for tool in request.tools if tool.form == "custom")
+
+
+def completion_body(request: ModelRequest, replies: Sequence[Reply]) -> dict[str, Any]:
+    named = freeform(request)
     choices = [
         {
             "index": index,
-            "message": _message(reply.message),
-            "logprobs": None,
+            "message": _message(reply.message, named),
+            "logprobs": _logprobs(reply),
             "finish_reason": FINISH_REASONS[reply.finish_reason],
         }
         for index, reply in enumerate(replies)
@@ -109,12 +122,12 @@ def completion_body(replies: Sequence[Reply]) -> dict[str, Any]:
     }
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: Message, named: frozenset[str]) -> dict[str, Any]:
     body: dict[str, Any] = {"role": "assistant", "content": _content(message)}
     if message.thinking:
         body["reasoning_content"] = message.thinking
     if message.calls:
-        body["tool_calls"] = [_call(call) for call in message.calls]
+        body["tool_calls"] = [_call(call, named) for call in message.calls]
     return body
 
 
@@ -122,18 +135,33 @@ def _content(message: Message) -> str | None:
     return message.text or (None if message.calls else "")
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall, named: frozenset[str]) -> dict[str, Any]:
+    if call.name in named:
+        custom = {"name": call.name, "input": freeform_input(call.arguments)}
+        return {"id": call.id, "type": "custom", "custom": custom}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _logprobs(reply: Reply) -> dict[str, Any] | None:
+    if reply.logprobs is None:
+        return None
+    content = [
+        {"token": one.token, "logprob": one.logprob, "bytes": list(one.data), "top_logprobs": []}
+        for one in reply.logprobs
+    ]
+    return {"content": content, "refusal": None}
 
 
 def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
     """The prompt is counted once, the answers of all draws together."""
-    prompt, output = replies[0].usage, sum(reply.usage.output for reply in replies)
+    prompt = replies[0].usage
+    output = sum(reply.usage.output for reply in replies)
     return {
         "prompt_tokens": prompt.input,
         "completion_tokens": output,
         "total_tokens": prompt.input + output,
         "prompt_tokens_details": {"cached_tokens": prompt.cached},
+        "completion_tokens_details": {"reasoning_tokens": sum(reply.usage.reasoning for reply in replies)},
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
-COMMENT = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
 
 

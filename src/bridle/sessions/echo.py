@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from bridle.messages import Message
+from bridle.messages import Message, ToolCall
 
 EchoClass = Literal[
     "exact",
@@ -38,6 +38,28 @@ def classify(said: Message, echoed: Message) -> EchoClass:
         (_calls(said, echoed), _text(said, echoed), _thinking(said, echoed), "form" if echoed.form else "exact"),
         key=lambda name: SEVERITY[name],
     )
+
+
+def named_as(said: Message, echoed: Message, *, proved: bool) -> Message:
+    """`echoed` with the ids of the calls it echoes, where a client dropped them or put its own in their place.
+
+    Calls are then equal by name and order; unless it is `proved` otherwise that this is the draw, by arguments too."""
+    before, after = said.calls, echoed.calls
+    if not after or len(before) != len(after) or {call.id for call in before} & {call.id for call in after}:
+        return echoed
+    if any(call.name != now.name or not (proved or _equal(call, now)) for call, now in zip(before, after, strict=True)):
+        return echoed
+    ids = iter([call.id for call in before])
+    parts = [msgspec.structs.replace(p, id=next(ids)) if isinstance(p, ToolCall) else p for p in echoed.parts]
+    return msgspec.structs.replace(echoed, parts=tuple(parts), form="ids")
+
+
+def _equal(call: ToolCall, now: ToolCall) -> bool:
+    """In value: whoever drops ids decodes and encodes arguments too."""
+    try:
+        return bool(msgspec.json.decode(call.arguments) == msgspec.json.decode(now.arguments))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return call.arguments == now.arguments
 
 
 def _calls(said: Message, echoed: Message) -> EchoClass:

@@ -13,12 +13,15 @@ from typing import Literal
 import msgspec
 
 from bridle.errors import BadRequest
-from bridle.messages import Image, Message, ModelRequest, Note, Text, Tool, ToolCall
-from bridle.sessions.echo import FORKS, EchoClass, classify
+from bridle.messages import Document, Image, Message, ModelRequest, Note, Text, Tool, ToolCall
+from bridle.sessions.echo import FORKS, EchoClass, classify, named_as
 from bridle.sessions.tree import ROOT, Tree, Turn
 
 PIECES = 64
 """Messages in a row that are tried as one draw; more than any agent splits a turn into."""
+
+
+MEDIA = (Image, Document)
 
 
 class Echo(msgspec.Struct, frozen=True):
@@ -60,11 +63,13 @@ def match(tree: Tree, request: ModelRequest, root_variant: str = "", insert_miss
 
 
 def digest(request: ModelRequest) -> bytes:
-    """Equal for the same request sent again: conversation, tools and wishes, without per-request noise."""
+    """Equal for the same request sent again: conversation, tools and wishes, without per-request noise.
+
+    In whatever order its objects have their keys: Codex writes them in another one when it asks again."""
     state = blake2b(digest_size=16)
     state.update(request.model.encode())
-    state.update(msgspec.msgpack.encode((request.wishes, request.switches, request.response_schema)))
-    state.update(_tools_key(request.tools))
+    asked = (request.wishes, request.switches, request.response_schema, request.tools)
+    state.update(msgspec.json.encode(asked, order="deterministic"))
     for message in request.messages:
         state.update(_content(message, with_identity=True))
     return state.digest()
@@ -85,7 +90,7 @@ class _Walk:
         self.open_calls: list[str] = []
 
     def run(self, request: ModelRequest, root_variant: str) -> Match:
-        messages = request.messages
+        messages = list(request.messages)
         at = self._root(request, root_variant)
         while at < len(messages):
             role = messages[at].role
@@ -167,7 +172,7 @@ class _Walk:
             unanswered = ", ".join(message.call_id for message in missing)
             self.notes.append(Note("inserted", f"empty results for unanswered calls {unanswered}"))
 
-    def _assistant(self, messages: Sequence[Message], at: int) -> int:
+    def _assistant(self, messages: list[Message], at: int) -> int:
         """A draw that came back, whole or split over several messages, or context."""
         end = at + 1
         while end < len(messages) and messages[end].role == "assistant":
@@ -179,6 +184,7 @@ class _Walk:
             if found := self._find(echoed):
                 turn, echo = found
                 self._splice(turn, "split" if stop > at + 1 else echo)
+                _answer_as(self.before, echoed, messages, stop)
                 return stop
         self._foreign(messages[at])
         return at + 1
@@ -194,14 +200,16 @@ class _Walk:
         """The draw `echoed` provably is."""
         if (turn := self._identified(echoed)) is not None:
             assert turn.message is not None
-            echo = classify(turn.message, echoed)
+            echo = classify(turn.message, named_as(turn.message, echoed, proved=True))
             return None if echo in FORKS else (turn, echo)
         if not self.on_tree:
             return None
         equal = [
             (turn, echo)
             for turn in self.tree.draws(self.node)
-            if turn.message is not None and len(turn.sampled) and (echo := classify(turn.message, echoed)) not in FORKS
+            if turn.message is not None
+            and len(turn.sampled)
+            and (echo := classify(turn.message, named_as(turn.message, echoed, proved=False))) not in FORKS
         ]
         if not equal:
             return None
@@ -265,6 +273,18 @@ def _merged(messages: Sequence[Message]) -> Message:
     return Message("assistant", tuple(part for message in messages for part in message.parts))
 
 
+def _answer_as(said: Message | None, echoed: Message, messages: list[Message], at: int) -> None:
+    """The results behind a draw answer the calls as it named them, whatever ids its echo had."""
+    assert said is not None
+    ids = {now.id: call.id for now, call in zip(echoed.calls, said.calls, strict=False)}
+    if not ids or ids.keys() & set(ids.values()):
+        return
+    while at < len(messages) and messages[at].role != "assistant":
+        message = messages[at]
+        messages[at] = msgspec.structs.replace(message, call_id=ids.get(message.call_id, message.call_id))
+        at += 1
+
+
 def _key(*parts: bytes) -> bytes:
     state = blake2b(digest_size=16)
     for part in parts:
@@ -274,12 +294,14 @@ def _key(*parts: bytes) -> bytes:
 
 
 def _tools_key(tools: Sequence[Tool]) -> bytes:
-    return _key(msgspec.msgpack.encode(tools)) if tools else b""
+    # As JSON: a schema may hold integers that msgpack cannot.
+    return _key(msgspec.json.encode(tools)) if tools else b""
 
 
 def _content(message: Message, with_identity: bool = False) -> bytes:
     """The canonical content of a message: what its rendering depends on, and with `with_identity` its ids too."""
-    images = [part.data for part in message.parts if isinstance(part, Image)]
+    # With its place: a line of text may be shown there.
+    media = [(at, part) for at, part in enumerate(message.parts) if isinstance(part, MEDIA)]
     calls = [
         (call.name, call.arguments, call.id if with_identity else "")
         for call in message.parts
@@ -287,5 +309,5 @@ def _content(message: Message, with_identity: bool = False) -> bytes:
     ]
     identity = message.call_id if with_identity else ""
     return msgspec.msgpack.encode(
-        (message.role, message.text, message.thinking, images, calls, message.is_error, identity)
+        (message.role, message.text, message.thinking, media, calls, message.is_error, identity)
     )
