@@ -9,7 +9,7 @@ from bridle.engines.base import GenerateRequest, Sampling
 from bridle.engines.script import Script
 from bridle.engines.scripted import Actor
 from bridle.engines.tiny_model import make_model
-from bridle.messages import Message, ModelRequest, Text, Tool
+from bridle.messages import Message, ModelRequest, Switches, Text, Tool
 from bridle.rendering.template import TemplateRenderer, load_renderer
 from bridle.rendering.tiny import make_tokenizer
 from bridle.tokens import concatenate
@@ -54,10 +54,10 @@ def ask(renderer: TemplateRenderer) -> Ask:
     ) -> GenerateRequest:
         pairs = said or (("user", "fix the bug"),)
         messages = tuple(Message(role, (Text(text),)) for role, text in pairs)  # type: ignore[arg-type]
-        generation = renderer.generation(None)
+        generation = renderer.generation(Switches())
         return GenerateRequest(
             rid,
-            concatenate([renderer.whole(messages, tools, None), generation.ids]),
+            concatenate([renderer.whole(messages, tools, Switches()), generation.ids]),
             Sampling(max_tokens, renderer.stop_ids, temperature, seed=seed),
             ModelRequest("anthropic", "m", messages, tools, headers=headers or {}),
             generation.thinking_open,

@@ -97,6 +97,34 @@ async def test_closing_early_aborts_and_the_next_request_is_served(opened: Open,
     assert (two.rid, two.aborted) == ("r2", False)
 
 
+async def test_a_stop_text_ends_the_turn_with_the_id_that_completes_it(
+    opened: Open, ask: Ask, renderer: TemplateRenderer
+) -> None:
+    request = ask(max_tokens=60, seed=3)
+    spell = renderer.vocabulary.token_bytes
+    async with opened() as engine:
+        whole = concatenate([chunk.ids for chunk in await collect(engine, request)]).tolist()
+        kept = whole[: 1 + max(at for at, id in enumerate(whole[:30]) if spell(id).isascii() and spell(id).isalpha())]
+        said = b"".join(map(spell, kept)).decode(errors="replace")
+        stops = ("no such text", said[-6:])
+        stopping = msgspec.structs.replace(request.sampling, stop=stops)
+        chunks = await collect(engine, msgspec.structs.replace(request, sampling=stopping))
+    ids = concatenate([chunk.ids for chunk in chunks]).tolist()
+    first = next(n for n in range(1, 61) if stops[1] in b"".join(map(spell, whole[:n])).decode(errors="replace"))
+    assert ids == whole[:first]
+    assert [(chunk.finish, chunk.stopped_by) for chunk in chunks if chunk.finish or chunk.stopped_by] == [
+        ("stop", stops[1])
+    ]
+
+
+async def test_a_turn_that_no_stop_text_ended_names_none(opened: Open, ask: Ask) -> None:
+    request = ask(max_tokens=20)
+    stopping = msgspec.structs.replace(request.sampling, stop=("no such text",))
+    async with opened() as engine:
+        chunks = await collect(engine, msgspec.structs.replace(request, sampling=stopping))
+    assert {chunk.stopped_by for chunk in chunks} == {""}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_names_lead_to_engines(name: str) -> None:
     assert {"generate", "abort"} <= set(dir(resolve("engine", NAMES, name)))

@@ -7,20 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridle.engines.script import Call, Script, ScriptTurn, answered, load, reply
+from bridle.engines.calls import Call
+from bridle.engines.script import Script, ScriptTurn, answered, load, reply
 from bridle.errors import ConfigError, EngineError
 from bridle.messages import Message, ModelRequest, Role, Text, Thinking, Tool
 
-
-def tool(name: str, required: list[str], **properties: Any) -> Tool:
-    return Tool(name, parameters={"type": "object", "properties": properties, "required": required})
-
-
-STRING = {"type": "string"}
-EDITOR = tool("editor", ["command", "path"], command={"type": "string", "enum": ["view", "create"]}, path=STRING)
-MONITOR = tool("Monitor", ["command", "persistent"], command=STRING, persistent={"type": "boolean"})
-BASH = tool("Bash", ["command", "description"], command=STRING, description=STRING, timeout={"type": "number"})
-READ = tool("Read", ["file_path"], file_path=STRING)
+BASH = Tool("Bash")
 
 
 def request(*said: tuple[Role, str], tools: tuple[Tool, ...] = (), **headers: str) -> ModelRequest:
@@ -51,9 +43,10 @@ def test_a_file_is_read_in_yaml_and_in_json(tmp_path: Path) -> None:
         ("threads: []", "at least one thread"),
         ("threads: [{turns: []}]", r"threads\[0\]: a thread needs at least one turn"),
         ("threads: [{kind: side, turns: [{}]}]", "side"),
-        ("threads: [{turns: [{calls: [{shell: ls, tool: Bash}]}]}]", "either `shell` or `tool`"),
+        ("threads: [{turns: [{calls: [{shell: ls, tool: Bash}]}]}]", "one of `shell`, `read`"),
         ("threads: [{turns: [{calls: [{shell: ls, arguments: {}}]}]}]", "takes no arguments"),
         ("threads: [{turns: [{raw: x, text: y}]}]", "or `raw`"),
+        ("threads: [{when: {header_contains: x}, turns: [{}]}]", "needs the name of the `header`"),
         ("threads: [{turns: [{when: {}, text: y}]}]", "belongs to a thread"),
         ("resegment: 2\nthreads: [{turns: [{}]}]", "probability"),
         ("threads: [", "neither YAML nor JSON"),
@@ -85,20 +78,30 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ({"prompt_contains": "absent"}, False),
         ({"header": "X-Agent"}, True),
         ({"header": "x-other"}, False),
+        ({"header": "x-agent", "header_contains": "ab"}, True),
+        ({"header": "x-agent", "header_contains": "zz"}, False),
+        ({"result_contains": "second"}, True),
+        ({"result_contains": "first"}, False),
+        ({"turns_at_least": 2}, True),
+        ({"turns_at_least": 3}, False),
+        ({"offers": "Bash"}, True),
+        ({"offers": "complete_task"}, False),
         ({"tools": "some"}, True),
         ({"tools": "none"}, False),
         ({"tools": "some", "header": "x-other"}, False),
     ],
 )
-def test_a_thread_takes_a_request_when_all_its_conditions_hold(when: dict[str, str], holds: bool) -> None:
+def test_a_thread_takes_a_request_when_all_its_conditions_hold(when: dict[str, Any], holds: bool) -> None:
     messages: tuple[tuple[Role, str], ...] = (
         ("system", "be terse"),
         ("user", "first"),
         ("assistant", "ok"),
-        ("tool", "result"),
+        ("tool", "first result"),
+        ("assistant", "ok"),
+        ("tool", "second result"),
         ("user", "last"),
     )
-    asked = request(*messages, tools=(BASH,), **{"x-agent": "1"})
+    asked = request(*messages, tools=(BASH,), **{"x-agent": "abc"})
     found = script({"when": when, "turns": [{}]}, {"turns": [{}]}).thread(asked)
     assert (found == 0) is holds
 
@@ -132,18 +135,6 @@ def test_no_alternative_that_holds_is_an_error() -> None:
     turn = {"alternatives": [{"when": {"prompt_contains": "SUBMIT"}, "text": "submitted"}]}
     with pytest.raises(EngineError, match="none of 1 alternatives"):
         script({"turns": [turn]}).threads[0].turn(request(("user", "go")))
-
-
-def test_a_shell_call_goes_to_the_offered_tool_that_takes_a_command_text() -> None:
-    turn = ScriptTurn(calls=(Call(shell="ls -la"),))
-    (call,) = reply(turn, (READ, EDITOR, MONITOR, BASH)).calls
-    assert call.name == "Bash"
-    assert json.loads(call.arguments) == {"command": "ls -la", "description": "as asked"}
-
-
-def test_a_shell_call_without_a_fitting_tool_says_what_is_offered() -> None:
-    with pytest.raises(EngineError, match="offered: Read, editor"):
-        reply(ScriptTurn(calls=(Call(shell="ls"),)), (READ, EDITOR))
 
 
 def test_named_tools_and_exact_argument_texts_are_kept_as_written() -> None:

@@ -14,7 +14,7 @@ from bridle.engines.journal import Entry, read_journal
 from bridle.engines.script import Script
 from bridle.engines.scripted import CHUNK, ScriptedEngine
 from bridle.errors import EngineError
-from bridle.messages import ModelRequest
+from bridle.messages import ModelRequest, Thinking
 from bridle.rendering.template import TemplateRenderer
 from bridle.tokens import Ids, concatenate
 
@@ -64,6 +64,21 @@ async def test_the_reply_reads_back_as_scripted(make: Make, ask: Ask, renderer: 
         ("bash", '{"command": "ls"}'),
         ("bash", '{"command": "pwd"}'),
     ]
+
+
+@pytest.mark.parametrize("turn", [{"text": ""}, {"raw": ""}, {}])
+async def test_an_empty_reply_is_its_stop_id(make: Make, ask: Ask, turn: dict[str, Any]) -> None:
+    request = ask()
+    chunks = await collect(make(turn), request)
+    assert ids(chunks).tolist() == [request.sampling.stop_ids[0]]
+    assert chunks[-1].finish == "stop"
+
+
+async def test_a_reply_may_think_and_say_nothing(make: Make, ask: Ask, renderer: TemplateRenderer) -> None:
+    parser = renderer.parser(False, ())
+    parser.feed(ids(await collect(make({"thinking": "hm"}), ask())).tolist())
+    message, _ = parser.finish()
+    assert message.parts == (Thinking("hm"),)
 
 
 async def test_the_journal_says_exactly_what_went_in_and_out(make: Make, ask: Ask, journal: Path) -> None:
@@ -215,6 +230,15 @@ async def test_an_unknown_stop_string_is_refused(make: Make, ask: Ask) -> None:
         await collect(make({"text": "a", "stop": "<|eom|>"}), ask())
 
 
+async def test_an_alternative_that_is_said_once_is_said_once_in_each_session(make: Make, ask: Ask) -> None:
+    engine = make({"alternatives": [{"text": "", "once": True}, {"text": "a word"}]})
+    lengths = [
+        sum(len(chunk.ids) for chunk in await collect(engine, ask(rid))) for rid in ("s-1-0", "s-1-1", "s-1-2", "s-2-0")
+    ]
+    assert lengths[0] == lengths[3] == 1
+    assert min(lengths[1:3]) > 1
+
+
 async def test_a_scripted_error_comes_as_often_as_the_script_says(make: Make, ask: Ask) -> None:
     engine = make({"text": "a", "error": "out of memory", "error_times": 2})
     for _ in range(2):
@@ -286,3 +310,29 @@ async def test_the_fields_of_a_conversation_other_than_messages_do_not_matter(ma
     streamed = msgspec.structs.replace(asked, conversation=msgspec.structs.replace(asked.conversation, stream=True))
     one = ids(await collect(make({"text": LONG}), asked))
     assert np.array_equal(one, ids(await collect(make({"text": LONG}), streamed)))
+
+
+TITLE = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+
+
+def asking_json(request: GenerateRequest) -> GenerateRequest:
+    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, schema=TITLE))
+
+
+async def test_a_script_that_fits_the_schema_asked_for_is_said_as_constrained(make: Make, ask: Ask) -> None:
+    engine = make({"thinking": "a title", "text": '{"title": "x"}'})
+    assert engine.facts.constrains
+    assert all(chunk.constrained for chunk in await collect(engine, asking_json(ask())))
+    assert not any(chunk.constrained for chunk in await collect(engine, ask("r2")))
+
+
+@pytest.mark.parametrize("turn", [{"text": "A title"}, {"raw": '{"name": "x"}'}, {"thinking": "hm"}])
+async def test_a_script_that_does_not_fit_the_schema_asked_for_is_an_error(
+    make: Make, ask: Ask, turn: dict[str, Any]
+) -> None:
+    with pytest.raises(EngineError, match="asks for JSON of a schema, and the script says"):
+        await collect(make(turn), asking_json(ask()))
+
+
+async def test_a_script_may_call_tools_where_a_schema_is_asked_for(make: Make, ask: Ask) -> None:
+    assert (await collect(make({"calls": [{"shell": "ls"}]}), asking_json(ask())))[-1].finish == "stop"

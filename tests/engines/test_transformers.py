@@ -1,20 +1,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from bridle.engines.base import Chunk, GenerateRequest, Sampling
+from bridle.engines.grammar import Grammars
 from bridle.engines.journal import Entry, read_journal
+from bridle.engines.schema import misfit
 from bridle.engines.script import Script
 from bridle.engines.scripted import Actor
 from bridle.engines.tiny_model import TinyModel, make_model
-from bridle.engines.transformers import Draw, LocalModel, TransformersEngine
-from bridle.errors import ConfigError, EngineError, EngineUnfit
+from bridle.engines.transformers import Draw, LocalModel, TransformersEngine, narrow
+from bridle.errors import BadRequest, ConfigError, EngineError
 from bridle.rendering.template import TemplateRenderer
 from bridle.tokens import Ids, concatenate, ids_of
 
@@ -44,6 +49,10 @@ def rescored(model: LocalModel, prompt: Ids, output: Ids, temperature: float = 1
     return model.score(whole, np.arange(len(prompt), len(whole)), temperature)
 
 
+def with_sampling(request: GenerateRequest, **changes: Any) -> GenerateRequest:
+    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, **changes))
+
+
 def entries(path: Path) -> list[Entry]:
     return list(read_journal(path / "j"))
 
@@ -60,6 +69,7 @@ async def test_captured_logprobs_are_those_of_one_full_pass(
     request = ask(temperature=temperature, max_tokens=60)
     ids, logprobs, _ = await collect(engine, request)
     assert logprobs.shape == ids.shape
+    assert engine.facts.logprobs == "processed"
     assert np.abs(logprobs - rescored(model, request.ids, ids, temperature)).max() < 1e-4
 
 
@@ -81,7 +91,7 @@ def test_ids_are_drawn_from_the_softmax_of_the_logits(model: LocalModel) -> None
     logits, _ = model.logits(prompt, 1)
     expected = np.exp(np.asarray(logits[-1] / temperature, np.float64))
     expected /= expected.sum()
-    drawn = [Draw(model, prompt, temperature, seed).step(None)[0] for seed in range(draws)]
+    drawn = [Draw(model, prompt, Sampling(1, (), temperature), seed).step(None)[0] for seed in range(draws)]
     counts = np.bincount(drawn, minlength=len(expected))
     likely = np.argsort(expected)[-10:]
     spread = np.sqrt(draws * expected * (1 - expected))
@@ -127,14 +137,131 @@ async def test_the_end_of_the_context_ends_the_turn(tmp_path: Path) -> None:
             await collect(engine, GenerateRequest("r", ids_of(range(12)), Sampling(100, ())))
 
 
-@pytest.mark.parametrize("wish", [{"top_p": 0.9}, {"top_k": 20}, {"temperature": 0.0}])
-async def test_truncated_and_greedy_sampling_are_refused(
+@pytest.mark.parametrize("wish", [{"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -2}, {"temperature": -0.1}])
+async def test_sampling_that_means_nothing_is_refused(
     engine: TransformersEngine, ask: Ask, wish: dict[str, float]
 ) -> None:
+    with pytest.raises(BadRequest, match="top_p above 0"):
+        await collect(engine, with_sampling(ask(), **wish))
+
+
+@pytest.mark.parametrize("wish", [{"top_p": 0.5}, {"top_k": 5}, {"top_k": 40, "top_p": 0.8}])
+def test_a_narrowed_draw_takes_the_likeliest_and_its_logprob_is_of_the_whole_softmax(
+    model: LocalModel, wish: dict[str, Any]
+) -> None:
+    prompt, temperature, draws = ids_of([5, 400, 77, 12]), 0.8, 250
+    logits, _ = model.logits(prompt, 1)
+    whole = np.exp(np.asarray(logits[-1] / temperature, np.float64))
+    whole /= whole.sum()
+    order = np.argsort(-whole)[: wish.get("top_k", len(whole))]
+    mass = np.cumsum(whole[order]) / whole[order].sum()
+    kept = order[: 1 + int(np.searchsorted(mass, wish.get("top_p", 1.0)))] if "top_p" in wish else order
+    sampling = Sampling(1, (), temperature, **wish)
+    drawn = [Draw(model, prompt, sampling, seed).step(None) for seed in range(draws)]
+    assert {id for id, _ in drawn} <= set(kept.tolist())
+    expected = whole[kept] / whole[kept].sum()
+    counts = np.array([sum(id == likely for id, _ in drawn) for likely in kept[:5]])
+    spread = np.sqrt(draws * expected[:5] * (1 - expected[:5]))
+    assert (np.abs(counts - draws * expected[:5]) < 4 * spread + 1).all()
+    assert max(abs(logprob - np.log(whole[id])) for id, logprob in drawn) < 1e-4
+
+
+def test_a_draw_is_narrowed_to_the_fewest_likeliest_that_hold_the_mass() -> None:
+    logprobs = torch.tensor([0.1, 0.4, 0.2, 0.25, 0.05]).log()
+
+    def kept(top_k: int, top_p: float) -> list[int]:
+        return narrow(logprobs, top_k, top_p).isfinite().nonzero()[:, 0].tolist()
+
+    assert kept(-1, 1.0) == kept(0, 1.0) == kept(9, 1.0) == [0, 1, 2, 3, 4]
+    assert kept(2, 1.0) == [1, 3]
+    assert [kept(-1, mass) for mass in (0.01, 0.39, 0.41, 0.66, 0.99)] == [[1], [1], [1, 3], [1, 2, 3], [0, 1, 2, 3, 4]]
+    assert kept(2, 0.61) == [1], "of the two that are left it holds 0.62"
+
+
+async def test_captured_logprobs_of_a_narrowed_draw_are_those_of_one_full_pass(
+    engine: TransformersEngine, model: LocalModel, ask: Ask
+) -> None:
+    request = with_sampling(ask(max_tokens=30), temperature=0.7, top_p=0.6, top_k=20)
+    ids, logprobs, _ = await collect(engine, request)
+    assert np.abs(logprobs - rescored(model, request.ids, ids, 0.7)).max() < 1e-4
+
+
+async def test_a_greedy_draw_is_the_likeliest_ids_and_has_no_logprobs(
+    engine: TransformersEngine, model: LocalModel, ask: Ask, tmp_path: Path
+) -> None:
+    request = ask(max_tokens=8, temperature=0.0)
+    ids, logprobs, chunks = await collect(engine, request)
+    whole = concatenate([request.ids, ids])
+    logits, _ = model.logits(whole[:-1], len(ids))
+    assert logits.argmax(-1).tolist() == ids.tolist()
+    assert len(logprobs) == 0
+    assert all(chunk.logprobs is None for chunk in chunks)
+    assert entries(tmp_path)[0].logprobs is None
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "kind": {"enum": ["bug", "feature"]},
+        "lines": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
+    },
+    "required": ["name", "kind", "lines"],
+    "additionalProperties": False,
+}
+
+
+async def test_an_answer_held_to_a_schema_is_json_of_it_and_ends_by_itself(
+    engine: TransformersEngine, model: LocalModel, ask: Ask, renderer: TemplateRenderer
+) -> None:
+    for number in range(4):
+        request = with_sampling(ask(f"r{number}", max_tokens=200), schema=SCHEMA)
+        ids, logprobs, chunks = await collect(engine, request)
+        assert (chunks[-1].finish, int(ids[-1]) in renderer.stop_ids) == ("stop", True)
+        text = renderer.vocabulary.decode(ids.tolist()[:-1])
+        assert misfit(text, SCHEMA) == ""
+        assert json.dumps(json.loads(text), ensure_ascii=False).startswith('{"name": "')
+        assert all(chunk.constrained for chunk in chunks)
+        assert np.abs(logprobs - rescored(model, request.ids, ids)).max() < 1e-4
+
+
+async def test_a_schema_holds_for_what_comes_behind_the_reasoning_that_the_prompt_opens(
+    model: LocalModel, ask: Ask, renderer: TemplateRenderer, model_directory: Path
+) -> None:
+    end = renderer.vocabulary.controls["</think>"]
+    grammars = Grammars(renderer.vocabulary, renderer.stop_ids)
     request = ask()
-    sampling = msgspec.structs.replace(request.sampling, **wish)
-    with pytest.raises(EngineUnfit, match="whole softmax"):
-        await collect(engine, msgspec.structs.replace(request, sampling=sampling))
+    draw = Draw(model, request.ids, request.sampling, 1, grammars.start(SCHEMA, end))
+    thought = [draw.step(None)[0] for _ in range(6)]
+    draw.step(end)
+    said = []
+    while not said or said[-1] not in renderer.stop_ids:
+        said.append(draw.step(None)[0])
+    assert not renderer.vocabulary.decode(thought).startswith('{"name"')
+    assert misfit(renderer.vocabulary.decode(said[:-1]), SCHEMA) == ""
+
+
+async def test_an_open_reasoning_block_is_not_held_to_the_schema(
+    engine: TransformersEngine, ask: Ask, renderer: TemplateRenderer
+) -> None:
+    end = renderer.vocabulary.controls["</think>"]
+    request = with_sampling(ask(max_tokens=30, seed=4), schema=SCHEMA)
+    free, _, _ = await collect(engine, with_sampling(request, schema=None))
+    opened = msgspec.structs.replace(request, thinking_open=True, thinking_end=end)
+    ids, _, _ = await collect(engine, opened)
+    assert ids.tolist() == free.tolist()
+    unstopped = with_sampling(opened, stop_ids=tuple(set(ids.tolist())))
+    ids, _, chunks = await collect(engine, unstopped)
+    assert not set(ids.tolist()) & set(unstopped.sampling.stop_ids), "it would end before the answer begins"
+    assert (len(ids), chunks[-1].finish) == (30, "length")
+
+
+@pytest.mark.parametrize("schema", [{"type": "array", "uniqueItems": True}, {"$ref": "#/nowhere"}, {"type": "text"}])
+async def test_a_schema_that_cannot_be_held_to_is_refused_with_the_reason(
+    engine: TransformersEngine, ask: Ask, schema: dict[str, Any]
+) -> None:
+    with pytest.raises(BadRequest, match=r"response_format: .*(uniqueItems|nowhere|Invalid type: text)"):
+        await collect(engine, with_sampling(ask(), schema=schema))
 
 
 async def test_an_id_the_model_does_not_hold_is_an_engine_error(engine: TransformersEngine) -> None:

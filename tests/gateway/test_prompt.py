@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bridle.engines.script import Call, Expect, Script, ScriptTurn, Thread, When
+from bridle.engines.calls import Call
+from bridle.engines.script import Expect, Script, ScriptTurn, Thread, When
 from bridle.messages import KindRule, Note
 from bridle.rendering.template import TemplateRenderer
 from bridle.testing.agents import Habit, Wire

@@ -12,7 +12,7 @@ import mistral_common
 import pytest
 
 from bridle.rendering.chat_template import ChatTemplate
-from bridle.rendering.probe import find_roles
+from bridle.rendering.roles import find_roles
 from bridle.rendering.template import TemplateRenderer, load_renderer
 from bridle.rendering.tiny import PLAIN, SPECIAL, make_tokenizer
 from bridle.rendering.units import Units
@@ -51,8 +51,7 @@ def units_of_template() -> MakeUnits:
 
     def make(vocabulary: Vocabulary, source: str) -> Units:
         template = ChatTemplate(source, {})
-        rules, _ = find_roles(template)
-        return Units(vocabulary, template, rules)
+        return Units(vocabulary, template, find_roles(template))
 
     return make
 

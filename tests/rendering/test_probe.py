@@ -6,9 +6,10 @@ import pytest
 
 from bridle.rendering.base import TemplateFacts
 from bridle.rendering.chat_template import ChatTemplate
-from bridle.rendering.probe import find_roles, probe
+from bridle.rendering.probe import probe
+from bridle.rendering.roles import find_roles
 from bridle.rendering.template import TemplateRenderer
-from bridle.rendering.units import RoleRules, Units
+from bridle.rendering.units import Units
 
 TURN = "{{- '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ (m.tool_calls | tojson if m.tool_calls) ~ '<|im_end|>\\n' }}"
 CHATML = (
@@ -21,8 +22,7 @@ Facts = Callable[[str], TemplateFacts]
 def facts_of(tiny: TemplateRenderer) -> Facts:
     def facts(source: str) -> TemplateFacts:
         template = ChatTemplate(source, {})
-        rules, notes = find_roles(template)
-        return probe(Units(tiny.vocabulary, template, rules), notes)
+        return probe(Units(tiny.vocabulary, template, find_roles(template)))
 
     return facts
 
@@ -32,7 +32,7 @@ def test_the_tiny_template_is_extended_and_known(tiny: TemplateRenderer) -> None
     assert (facts.extendable, facts.why_not) == (True, "")
     assert facts.has_tools
     assert not facts.strips_reasoning
-    assert not facts.root_depends_on_thinking
+    assert (facts.switches, facts.root_switches) == (("thinking",), ())
     assert [note.detail for note in facts.role_rules] == ["developer messages are rendered as system messages"]
 
 
@@ -124,20 +124,39 @@ def test_roles_a_template_refuses_get_rules_that_apply_in_place(facts_of: Facts)
     ]
 
 
-def test_a_role_that_is_left_out_silently_gets_a_rule_too() -> None:
-    def rules(roles: str) -> RoleRules:
-        return find_roles(ChatTemplate(CHATML.replace("in messages", f"in messages if m.role in {roles}"), {}))[0]
-
-    assert rules("('user', 'assistant') or m.role == 'no developer'") == RoleRules("system", "user")
-    assert rules("('user', 'assistant', 'system', 'developer')") == RoleRules("developer", "system")
-
-
 def test_a_root_that_shows_the_thinking_switch_is_told_apart(facts_of: Facts) -> None:
     facts = facts_of(
         "{{- '<|im_start|>think: ' ~ enable_thinking ~ '<|im_end|>' if enable_thinking is defined }}" + CHATML
     )
     assert facts.extendable, facts.why_not
-    assert facts.root_depends_on_thinking
+    assert facts.root_switches == ("thinking",)
+
+
+@pytest.mark.parametrize(
+    ("shown", "switches"),
+    [
+        ("thinking", ("thinking",)),
+        ("reasoning_effort", ("effort",)),
+        ("enable_thinking ~ reasoning_effort", ("thinking", "effort")),
+    ],
+)
+def test_the_switches_a_template_reads_are_known_and_those_its_root_shows(
+    facts_of: Facts, shown: str, switches: tuple[str, ...]
+) -> None:
+    facts = facts_of(f"{{{{- '<|im_start|>' ~ {shown} ~ '<|im_end|>' }}}}" + CHATML)
+    assert facts.extendable, facts.why_not
+    assert facts.switches == facts.root_switches == switches
+    facts = facts_of(CHATML.replace("assistant\\n'", f"assistant\\n' ~ {shown}"))
+    assert facts.extendable, facts.why_not
+    assert (facts.switches, facts.root_switches) == (switches, ())
+    assert facts_of(CHATML).switches == ()
+
+
+def test_an_effort_that_a_template_refuses_is_not_tried_on_it(facts_of: Facts) -> None:
+    refusing = "{{- raise_exception('no') if reasoning_effort is defined and reasoning_effort != 'high' }}"
+    facts = facts_of(refusing + CHATML)
+    assert facts.extendable, facts.why_not
+    assert facts.switches == ("effort",)
 
 
 def test_facts_are_fingerprinted_by_template_and_vocabulary(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from bridle.errors import TemplateError
-from bridle.messages import Message, Part, Text, Thinking, Tool, ToolCall
+from bridle.messages import Message, Part, Switches, Text, Thinking, Tool, ToolCall
 from bridle.rendering.base import Event, TextDelta, ThinkingDelta
 from bridle.rendering.reply import ReplyFormat, TagParser, write_reply
 from bridle.rendering.template import TemplateRenderer
@@ -184,7 +184,7 @@ def test_the_written_reply_is_what_the_template_writes(tiny: TemplateRenderer) -
     call = msgspec.structs.replace(CALL, id="x")
     message = Message("assistant", (Thinking("a"), Text("b"), call, call))
     written = encode_reply(tiny, message)
-    lead, unit = tiny.generation(None).ids, tiny.unit([message], None, ())
+    lead, unit = tiny.generation(Switches()).ids, tiny.unit([message], None, ())
     assert np.array_equal(concatenate([lead, written, tiny.closing[1:]]), unit)
 
 
@@ -209,3 +209,25 @@ def test_an_unfinished_character_stays_in_the_section_it_was_sampled_in(form: Re
     message, rest = parser.finish()
     assert message.parts == (Thinking("\ufffd"), Text("\ufffd"))
     assert rest == [TextDelta("\ufffd")]
+
+
+@pytest.mark.parametrize(
+    ("thinking_open", "sampled", "reasoning"),
+    [
+        (False, "<think>\nwhy\n</think>\n\nso<|im_end|>", "<think>\nwhy\n</think>"),
+        (True, "why\n</think>\n\nso<|im_end|>", "why\n</think>"),
+        (True, "why<|im_end|>", "why"),
+        (True, "why<|im_end|>more", "why<|im_end|>more"),
+        (False, "so<|im_end|>", ""),
+        (False, "<think>a</think>b<think>c</think>d", "<think>a</think><think>c</think>"),
+        (False, "</think>so<tool_call>x</tool_call>", ""),
+    ],
+)
+def test_the_ids_of_reasoning_are_counted_with_their_tags(
+    tiny: TemplateRenderer, thinking_open: bool, sampled: str, reasoning: str
+) -> None:
+    parser = tiny.parser(thinking_open, ())
+    for id in tiny.vocabulary.encode_split(sampled).tolist():
+        parser.feed([id])
+    parser.finish()
+    assert parser.reasoning_ids == len(tiny.vocabulary.encode_split(reasoning))

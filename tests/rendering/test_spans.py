@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from bridle.errors import ConfigError, TemplateError
-from bridle.messages import Message, Text, Tool
+from bridle.messages import Message, Switches, Text, Tool
 from bridle.rendering.chat_template import ChatTemplate
 from bridle.rendering.spans import NONCHARACTERS, Guard, Marks, choose_marks, encode_spans
 from bridle.rendering.template import TemplateRenderer
@@ -85,7 +85,7 @@ def test_a_tag_that_the_template_builds_around_a_body_is_not_a_control_token(
 ) -> None:
     units = units_of_template(tiny.vocabulary, XML_KEYS)
     hello = [Message("user", (Text("hi"),))]
-    forged = units.whole(hello, (Tool("t", "", {"tool_call": "x", "think": "y"}),), None)
+    forged = units.whole(hello, (Tool("t", "", {"tool_call": "x", "think": "y"}),), Switches())
     controls = [id for id in forged.tolist() if id in units.vocabulary.control_ids]
     assert controls == units.vocabulary.split("<|im_start|><|im_end|>")
     assert units.vocabulary.decode(forged.tolist()).startswith("<tool_call>x</tool_call><think>y</think>")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridle.messages import Message, Text
+from bridle.messages import Message, Switches, Text
 from bridle.rendering.tail import after_turn
 from bridle.rendering.template import TemplateRenderer
 from bridle.tokens import EMPTY, ids_of
@@ -38,7 +38,7 @@ def test_a_unit_follows_a_turn_by_its_stop_id(
 
 def test_a_sampled_turn_and_its_tail_are_the_context_unit_of_the_same_message(tiny: TemplateRenderer) -> None:
     message = Message("assistant", (Text("fine"),))
-    lead = tiny.generation(None).ids.tolist()
+    lead = tiny.generation(Switches()).ids.tolist()
     written = tiny.write(message, False)
     sampled = [id for piece in written for id in ([piece] if isinstance(piece, int) else tiny.vocabulary.encode(piece))]
     tail, _ = after_turn(tiny.closing, sampled[-1], EMPTY)

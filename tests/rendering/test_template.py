@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridle.errors import ConfigError
-from bridle.messages import Message, Text, Thinking, Tool
+from bridle.messages import Message, Switches, Text, Thinking, Tool
 from bridle.rendering.template import TemplateRenderer, load_renderer
 
 Model = Callable[..., Path]
@@ -57,7 +57,7 @@ def test_the_closing_token_and_the_models_own_stop_ids_end_a_turn(tiny: Template
 
 
 def test_the_generation_prompt_follows_the_thinking_switch(tiny: TemplateRenderer) -> None:
-    prompts = {switch: tiny.generation(switch) for switch in (None, True, False)}
+    prompts = {switch: tiny.generation(Switches(switch)) for switch in (None, True, False)}
     spelled = {switch: tiny.vocabulary.decode(prompt.ids.tolist()) for switch, prompt in prompts.items()}
     assert spelled[None] == spelled[True] == "<|im_start|>assistant\n"
     assert spelled[False] == "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -70,8 +70,9 @@ def test_a_prompt_that_opens_reasoning_is_known_and_written_for(tiny_directory: 
         "{{- '<|im_start|>assistant\\n<think>\\n' }}\n    {{- '<think>",
     )
     renderer = load_renderer(model(opening))
-    prompt = renderer.generation(None)
+    prompt = renderer.generation(Switches())
     assert prompt.thinking_open
+    assert renderer.thinking_end == renderer.vocabulary.controls["</think>"]
     assert renderer.write(Message("assistant", (Thinking("why"),)), True)[0] == "why\n"
     parser = renderer.parser(True, ())
     parser.feed(renderer.vocabulary.encode_split("why\n</think>\n\nso<|im_end|>").tolist())

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from bridle.errors import TemplateError
-from bridle.messages import Image, Message, Role, Text, Thinking, Tool, ToolCall
+from bridle.messages import Image, Message, Role, Switches, Text, Thinking, Tool, ToolCall
 from bridle.rendering.chat_template import message_form, tool_form
+from bridle.rendering.roles import RoleRules
 from bridle.rendering.template import TemplateRenderer
-from bridle.rendering.units import RoleRules, Units, cut_units
+from bridle.rendering.units import Units, cut_units
 from bridle.tokens import Ids, Vocabulary, concatenate
 
 CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<think>", "</think>")
@@ -78,7 +79,7 @@ def answers(draw: Callable[..., Any], bodies: st.SearchStrategy[str]) -> list[Me
 
 def in_units(renderer: TemplateRenderer, messages: list[Message], tools: tuple[Tool, ...]) -> Ids:
     root, *rest = cut_units(messages)
-    parts = [renderer.root(root, tools, None)]
+    parts = [renderer.root(root, tools, Switches())]
     before: Message | None = None
     for unit in rest:
         parts.append(renderer.unit(unit, before, tools))
@@ -101,7 +102,7 @@ def test_units_are_the_conversation_rendered_whole(
     tiny: TemplateRenderer, conversation: tuple[list[Message], tuple[Tool, ...]]
 ) -> None:
     messages, tools = conversation
-    assert np.array_equal(in_units(tiny, messages, tools), tiny.whole(messages, tools, None))
+    assert np.array_equal(in_units(tiny, messages, tools), tiny.whole(messages, tools, Switches()))
 
 
 @settings(max_examples=60)
@@ -110,7 +111,7 @@ def test_units_are_the_conversation_rendered_whole_over_a_large_vocabulary(
     tekken: TemplateRenderer, conversation: tuple[list[Message], tuple[Tool, ...]]
 ) -> None:
     messages, tools = conversation
-    whole = tekken.whole(messages, tools, None)
+    whole = tekken.whole(messages, tools, Switches())
     assert np.array_equal(in_units(tekken, messages, tools), whole)
     said = tekken.vocabulary.decode(whole.tolist())
     assert said == unicodedata.normalize("NFC", said)
@@ -121,7 +122,7 @@ def test_the_ids_spell_the_stock_rendering_whatever_the_bodies_hold(
     tiny: TemplateRenderer, conversation: tuple[list[Message], tuple[Tool, ...]]
 ) -> None:
     messages, tools = conversation
-    ids = tiny.whole(messages, tools, None)
+    ids = tiny.whole(messages, tools, Switches())
     assert tiny.vocabulary.decode(ids.tolist()) == stock_text(tiny, messages, tools)
 
 
@@ -149,8 +150,8 @@ def test_no_body_adds_moves_or_removes_a_control_id(
 ) -> None:
     messages, tools = conversation
     tame_tools = tuple(Tool(tamed(tool.name), tamed(tool.description), tamed(tool.parameters)) for tool in tools)
-    harmless = tiny.whole([tame(message) for message in messages], tame_tools, None)
-    for ids in (tiny.whole(messages, tools, None), in_units(tiny, messages, tools)):
+    harmless = tiny.whole([tame(message) for message in messages], tame_tools, Switches())
+    for ids in (tiny.whole(messages, tools, Switches()), in_units(tiny, messages, tools)):
         assert control_ids(tiny.vocabulary, ids) == control_ids(tiny.vocabulary, harmless)
 
 
@@ -178,7 +179,7 @@ def test_without_control_strings_the_ids_are_those_of_transformers(
         stock = stock_tokenizers[name].apply_chat_template(
             forms, tools=shown, add_generation_prompt=True, tokenize=True, return_dict=False, **switch
         )
-        ours = concatenate([in_units(renderer, messages, tools), renderer.generation(thinking).ids])
+        ours = concatenate([in_units(renderer, messages, tools), renderer.generation(Switches(thinking)).ids])
         assert ours.tolist() == stock
 
 
@@ -214,7 +215,7 @@ def test_a_lone_surrogate_is_refused_wherever_it_stands(tiny: TemplateRenderer) 
 
 
 def test_an_image_is_refused_as_what_it_is(tiny: TemplateRenderer) -> None:
-    with pytest.raises(TemplateError, match="image and this model reads text only"):
+    with pytest.raises(TemplateError, match="image or a document and this model reads text only"):
         tiny.unit([Message("user", (Image("image/png", "AAAA"),))], None, ())
 
 
@@ -322,4 +323,4 @@ def test_a_tool_nested_deeper_than_is_walked_is_refused(tiny: TemplateRenderer, 
     for _ in range(depth):
         schema = {"a": schema}
     with pytest.raises(TemplateError, match="nested too deeply"):
-        tiny.root([Message("user", (Text("hi"),))], (Tool("t", "", schema),), None)
+        tiny.root([Message("user", (Text("hi"),))], (Tool("t", "", schema),), Switches())

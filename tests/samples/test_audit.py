@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from bridle.engines.base import Sampling
 from bridle.engines.tiny_model import TinyModel, make_model
 from bridle.engines.transformers import Draw, LocalModel
 from bridle.rendering.tiny import make_tokenizer
@@ -192,7 +193,7 @@ def captured(model: LocalModel, vocabulary: Vocabulary, temperature: float = 1.0
     logprobs: list[float] = []
     for new, answer in conversation(vocabulary):
         parts.append(new)
-        draw = Draw(model, concatenate(parts), temperature, seed=0)
+        draw = Draw(model, concatenate(parts), Sampling(len(answer), (), temperature))
         logprobs += [draw.step(int(id))[1] for id in answer]
         start = sum(map(len, parts))
         turns.append((start, start + len(answer)))

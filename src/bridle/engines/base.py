@@ -20,10 +20,12 @@ EngineFinish = Literal["stop", "length", "abort"]
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """What the engine is told. top_k -1 is off. `stop_ids` end a turn; the one drawn is returned with the ids.
+    """What the engine is told. top_k -1 is off, temperature 0 takes the likeliest id. `stop_ids` end a turn; the one
+    drawn is returned with the ids.
 
-    `stop`: texts that end a turn with the id that completes one. `schema`: a JSON Schema the answer is held to, by
-    engines that can (`EngineFacts.constrains`); what is drawn under it is `constrained`."""
+    `stop`: texts that end a turn with the id that completes one; none reaches across a control id. `schema`: a JSON
+    Schema the answer is held to, by engines that can (`EngineFacts.constrains`; BadRequest for what it says that they
+    cannot); what is drawn under it is `constrained`."""
 
     max_tokens: int
     stop_ids: tuple[int, ...]
@@ -39,7 +41,7 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     """`rid` names the turn to the engine (aborts, journals). `ids`: int32[n], exactly what is to be consumed.
 
     `conversation` is there for engines that answer from text (scripted); `thinking_open` says that the prompt ends
-    inside an opened reasoning block.
+    inside an opened reasoning block, which `thinking_end` closes: a schema holds for what comes behind that id.
     """
 
     rid: str
@@ -47,12 +49,15 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     sampling: Sampling
     conversation: ModelRequest | None = None
     thinking_open: bool = False
+    thinking_end: int | None = None
 
 
 class Chunk(msgspec.Struct, frozen=True):
     """Some more of a turn: `ids` int32[k] and `logprobs` float32[k], or None where the engine gave none.
 
-    `version` is the policy version that sampled these ids. The last chunk carries `finish`.
+    Logprobs are of the full softmax at the given temperature, whatever narrows the draw (top_p, top_k, a schema); a
+    greedy draw (temperature 0) has none. `version` is the policy version that sampled these ids. The last chunk carries
+    `finish`.
     `forced`: ids were put in place, not drawn. `constrained`: drawn under a mask or grammar.
     """
 

@@ -1,26 +1,23 @@
 """Scripts: what an engine that does not think shall say, and what is true of each request it answers.
 
-Knows the file format and how a conversation finds its turn; nothing of tokens. Names no agent: a turn may say `shell`,
-and the tool of the agent at hand that runs shell commands is found by its schema.
+Knows the file format and how a conversation finds its turn; nothing of tokens, and of tools only that `calls` finds
+them. Names no agent.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import yaml
 
 from bridle.decoding import decode
+from bridle.engines.calls import Call, tool_call
 from bridle.errors import ConfigError, EngineError
-from bridle.messages import Kind, Message, ModelRequest, Part, Text, Thinking, Tool, ToolCall, last_user_text
-
-FILLER = "as asked"
-"""What required string arguments other than `command` get (some agents ask for a description)."""
+from bridle.messages import Kind, Message, ModelRequest, Part, Text, Thinking, Tool, last_user_text
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,9 +35,21 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last_user_contains: str = ""
     prompt_contains: str = ""
     """Anywhere in the text of any message."""
+    result_contains: str = ""
+    """In a tool result behind the last answer."""
+    turns_at_least: int = 0
+    """Answers in the conversation."""
     header: str = ""
     """A header that must be present."""
+    header_contains: str = ""
+    """What that header must contain."""
     tools: Literal["", "none", "some"] = ""
+    offers: str = ""
+    """A tool of this name must be offered."""
+
+    def __post_init__(self) -> None:
+        if self.header_contains and not self.header:
+            raise ValueError("`header_contains` needs the name of the `header`")
 
     def holds(self, request: ModelRequest) -> bool:
         messages = request.messages
@@ -49,31 +58,22 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             and self.first_user_contains in next((m.text for m in messages if m.role == "user"), "")
             and self.last_user_contains in last_user_text(messages)
             and _found(self.prompt_contains, (m.text for m in messages))
-            and (not self.header or self.header.lower() in request.headers)
+            and _found(self.result_contains, last_results(messages))
+            and answered(messages) >= self.turns_at_least
+            and (not self.header or self._has_header(request))
             and (not self.tools or (self.tools == "some") == bool(request.tools))
+            and (not self.offers or any(tool.name == self.offers for tool in request.tools))
         )
 
-
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Either `shell` (a command for the offered tool that takes one) or `tool` with its arguments."""
-
-    shell: str | None = None
-    tool: str | None = None
-    arguments: Mapping[str, Any] | None = None
-    arguments_text: str | None = None
-    """The exact JSON text to sample."""
-
-    def __post_init__(self) -> None:
-        if (self.shell is None) == (self.tool is None):
-            raise ValueError("a call has either `shell` or `tool`")
-        if self.arguments is not None and self.arguments_text is not None:
-            raise ValueError("a call has either `arguments` or `arguments_text`")
-        if self.shell is not None and (self.arguments is not None or self.arguments_text is not None):
-            raise ValueError("a `shell` call takes no arguments; name the `tool` to give some")
+    def _has_header(self, request: ModelRequest) -> bool:
+        name = self.header.lower()
+        return name in request.headers and self.header_contains in request.headers[name]
 
 
 class ScriptTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One answer: its parts, or `raw` text with control strings, or `alternatives`; and what goes wrong with it."""
+    """One answer: its parts, or `raw` text with control strings, or `alternatives`; and what goes wrong with it.
+
+    With `text: ""` alone nothing is said, and with `thinking` alone nothing but that: the stop id follows at once."""
 
     thinking: str | None = None
     text: str | None = None
@@ -81,6 +81,8 @@ class ScriptTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     raw: str | None = None
     alternatives: tuple[ScriptTurn, ...] = ()
     when: When | None = None
+    once: bool = False
+    """An alternative that a session gets once."""
     finish: Literal["stop", "length"] = "stop"
     """length: cut there, no stop id."""
     delay_s: float = 0.0
@@ -119,14 +121,16 @@ class Thread(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a thread needs at least one turn")
         if any(turn.when is not None for turn in self.turns):
             raise ValueError("`when` belongs to a thread or to an alternative, not to a turn")
+        if any(turn.once for turn in self.turns):
+            raise ValueError("`once` belongs to an alternative, not to a turn")
 
-    def turn(self, request: ModelRequest) -> ScriptTurn:
-        """The turn after those already answered; the last one repeats."""
+    def turn(self, request: ModelRequest, said: Collection[int] = ()) -> ScriptTurn:
+        """The turn after those already answered; the last one repeats. `said`: ids of alternatives that are used up."""
         turn = self.turns[min(answered(request.messages), len(self.turns) - 1)]
         if not turn.alternatives:
             return turn
         for alternative in turn.alternatives:
-            if alternative.when is None or alternative.when.holds(request):
+            if id(alternative) not in said and (alternative.when is None or alternative.when.holds(request)):
                 return alternative
         count = len(turn.alternatives)
         raise EngineError(f"none of {count} alternatives holds for {_outline(request)}; add one without `when`")
@@ -175,7 +179,7 @@ def reply(turn: ScriptTurn, tools: tuple[Tool, ...]) -> Message:
         parts.append(Thinking(turn.thinking))
     if turn.text is not None:
         parts.append(Text(turn.text))
-    parts.extend(_tool_call(call, tools) for call in turn.calls)
+    parts.extend(tool_call(call, tools) for call in turn.calls)
     return Message("assistant", tuple(parts))
 
 
@@ -185,37 +189,17 @@ def answered(messages: tuple[Message, ...]) -> int:
     return sum(role == "assistant" != before for before, role in pairwise(roles))
 
 
-def _tool_call(call: Call, tools: tuple[Tool, ...]) -> ToolCall:
-    if call.shell is not None:
-        tool = _shell_tool(tools)
-        others = [name for name in tool.parameters.get("required", ()) if name != "command"]
-        return ToolCall("", tool.name, _json({"command": call.shell, **dict.fromkeys(others, FILLER)}))
-    assert call.tool is not None
-    text = call.arguments_text if call.arguments_text is not None else _json(call.arguments or {})
-    return ToolCall("", call.tool, text)
-
-
-def _shell_tool(tools: tuple[Tool, ...]) -> Tool:
-    for tool in tools:
-        properties = tool.parameters.get("properties", {})
-        required = {"command", *tool.parameters.get("required", ())}
-        if all(_free_text(properties.get(name, {})) for name in required):
-            return tool
-    offered = ", ".join(tool.name for tool in tools) or "none"
-    raise EngineError(f"the script calls a shell, and no tool offered takes a `command` string (offered: {offered})")
-
-
-def _free_text(schema: Mapping[str, Any]) -> bool:
-    """A `command` that is an enum belongs to a tool of sub-commands, such as a file editor."""
-    return schema.get("type") == "string" and "enum" not in schema
+def last_results(messages: tuple[Message, ...]) -> Iterator[str]:
+    """What the calls of the last answer gave: tool results behind it, whatever else stands among them."""
+    for message in reversed(messages):
+        if message.role == "assistant":
+            return
+        if message.role == "tool":
+            yield message.text
 
 
 def _found(needle: str, texts: Iterable[str]) -> bool:
     return not needle or any(needle in text for text in texts)
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _outline(request: ModelRequest) -> str:

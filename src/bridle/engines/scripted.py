@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
@@ -20,7 +20,9 @@ import numpy.typing as npt
 
 from bridle.engines.base import Chunk, EngineFacts, EngineFinish, GenerateRequest, ReplyWriter
 from bridle.engines.journal import How, Journal
+from bridle.engines.schema import misfit
 from bridle.engines.script import Script, ScriptTurn, reply
+from bridle.engines.stops import StopTexts
 from bridle.errors import EngineError
 from bridle.tokens import EMPTY, Ids, Vocabulary, concatenate, ids_of
 
@@ -48,6 +50,7 @@ class Line(msgspec.Struct, frozen=True):
 
     ids: Ids
     finish: EngineFinish
+    stopped_by: str
     turn: ScriptTurn
     thread: int
     kind: str
@@ -61,6 +64,7 @@ class Actor:
         self._vocabulary = vocabulary
         self._writer = writer
         self._faults: Counter[int] = Counter()
+        self._said: defaultdict[str, set[int]] = defaultdict(set)
 
     def fault(self, turn: ScriptTurn) -> None:
         """Raises the error that the script puts into a turn, as often as it says."""
@@ -74,18 +78,25 @@ class Actor:
             raise EngineError("a script answers conversations, and this request has none; pass it beside the ids")
         number = self.script.thread(request.conversation)
         thread = self.script.threads[number]
-        turn = thread.turn(request.conversation)
+        said = self._said[request.rid.rpartition("-")[0]]
+        turn = thread.turn(request.conversation, said)
+        if turn.once:
+            said.add(id(turn))
         ids = _until_stop(self._ids(turn, request), request.sampling.stop_ids)
-        finish: EngineFinish = "length" if turn.finish == "length" or len(ids) > request.sampling.max_tokens else "stop"
-        if turn.no_stop and finish == "stop":
+        ids, stopped_by = self._until_text(ids[: request.sampling.max_tokens + 1], request.sampling.stop)
+        cut = len(ids) > request.sampling.max_tokens or (turn.finish == "length" and not stopped_by)
+        finish: EngineFinish = "length" if cut else "stop"
+        if turn.no_stop and finish == "stop" and not stopped_by:
             ids = ids[:-1]
         ids = ids[: request.sampling.max_tokens]
         if not len(ids):
             raise EngineError("the turn of the script says nothing, not even a stop id; give it a text or let it stop")
-        return Line(ids, finish, turn, number, thread.kind)
+        return Line(ids, finish, stopped_by, turn, number, thread.kind)
 
     def _ids(self, turn: ScriptTurn, request: GenerateRequest) -> Ids:
         assert request.conversation is not None
+        if request.sampling.schema is not None:
+            _check_schema(turn, request.sampling.schema)
         if turn.raw is not None:
             pieces = [*self._vocabulary.split(turn.raw), request.sampling.stop_ids[0]]
         else:
@@ -96,6 +107,14 @@ class Actor:
             pieces = [*pieces[:-1], self._control(turn.stop)]
         rng = random.Random(f"{self.script.seed}:{request.rid}")
         return concatenate([self._segment(piece, rng) for piece in pieces])
+
+    def _until_text(self, ids: Ids, stop: tuple[str, ...]) -> tuple[Ids, str]:
+        """-> `ids` as far as the one that completes a stop text, and that text."""
+        texts = StopTexts(stop, self._vocabulary)
+        for at, id in enumerate(ids.tolist() if stop else []):
+            if found := texts.feed(id):
+                return ids[: at + 1], found
+        return ids, ""
 
     def _segment(self, piece: str | int, rng: random.Random) -> Ids:
         if isinstance(piece, int):
@@ -125,7 +144,7 @@ class ScriptedEngine:
         context_length: int = 131072,
         score: Score = "none",
     ) -> None:
-        self.facts = EngineFacts("scripted", "scripted", context_length)
+        self.facts = EngineFacts("scripted", "scripted", context_length, constrains=True)
         self._actor = Actor(script, vocabulary, writer)
         self._score = score
         self._journal = Journal(journal_path, script.expect)
@@ -147,7 +166,7 @@ class ScriptedEngine:
             self._running.add(request.rid)
             try:
                 self._actor.fault(line.turn)
-                for chunk, logprobs in self._chunks(line, how == "forced"):
+                for chunk, logprobs in self._chunks(line, how == "forced", request.sampling.schema is not None):
                     await asyncio.sleep(line.turn.delay_s)
                     if request.rid not in self._running:
                         unscored = None if chunk.logprobs is None else chunk.logprobs[:0]
@@ -160,14 +179,16 @@ class ScriptedEngine:
     async def abort(self, rid: str) -> None:
         self._running.discard(rid)
 
-    def _chunks(self, line: Line, forced: bool) -> Iterator[tuple[Chunk, Floats | None]]:
+    def _chunks(self, line: Line, forced: bool, constrained: bool) -> Iterator[tuple[Chunk, Floats | None]]:
         """Pairs of a chunk and the logprobs this engine stands by."""
         for start in range(0, len(line.ids), CHUNK):
             ids = line.ids[start : start + CHUNK]
             last = start + CHUNK >= len(line.ids)
             logprobs = fake_logprobs(ids) if self._score == "fake" else None
             given = spoil(line.turn, ids, logprobs, last)
-            yield Chunk(ids, given, finish=line.finish if last else None, forced=forced), logprobs
+            finish, stopped_by = (line.finish, line.stopped_by) if last else (None, "")
+            chunk = Chunk(ids, given, 0, finish, forced, constrained, stopped_by)
+            yield chunk, logprobs
 
 
 def spoil(turn: ScriptTurn, ids: Ids, logprobs: Floats | None, last: bool) -> Floats | None:
@@ -183,6 +204,13 @@ def spoil(turn: ScriptTurn, ids: Ids, logprobs: Floats | None, last: bool) -> Fl
 def fake_logprobs(ids: Ids) -> Floats:
     """A number in (-4, 0) that depends on the id alone."""
     return (-(ids.astype(np.int64) * 2654435761 % 4093 + 1) / 1024).astype(np.float32)
+
+
+def _check_schema(turn: ScriptTurn, schema: Mapping[str, Any]) -> None:
+    """A turn that calls tools or is cut short says nothing that could fit."""
+    said = turn.raw if turn.raw is not None else turn.text or ""
+    if not turn.calls and turn.finish != "length" and (reason := misfit(said, schema)):
+        raise EngineError(f"the request asks for JSON of a schema, and the script says {said[:60]!r}: {reason}")
 
 
 def _until_stop(ids: Ids, stop_ids: tuple[int, ...]) -> Ids:

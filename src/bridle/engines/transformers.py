@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -23,11 +23,13 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from bridle.engines.base import Chunk, EngineFacts, EngineFinish, GenerateRequest
+from bridle.engines.base import Chunk, EngineFacts, EngineFinish, GenerateRequest, Sampling
+from bridle.engines.grammar import Grammar, Grammars
 from bridle.engines.journal import Journal, Recording
 from bridle.engines.scripted import Actor, Floats, Line, spoil
-from bridle.errors import ConfigError, EngineError, EngineUnfit
-from bridle.tokens import EMPTY, Ids, ids_of
+from bridle.engines.stops import StopTexts
+from bridle.errors import BadRequest, ConfigError, EngineError
+from bridle.tokens import EMPTY, Ids, Vocabulary, ids_of
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -81,24 +83,50 @@ class LocalModel:
 
 
 class Draw:
-    """One generation: its KV cache, and a random stream of its own."""
+    """One generation: its KV cache, a random stream of its own, the grammar it is held to and the texts that end it.
 
-    def __init__(self, model: LocalModel, ids: Ids, temperature: float, seed: int) -> None:
+    `stopped_by`: the one that did."""
+
+    def __init__(
+        self,
+        model: LocalModel,
+        ids: Ids,
+        sampling: Sampling,
+        seed: int = 0,
+        held: Grammar | None = None,
+        stops: StopTexts | None = None,
+    ) -> None:
         self._model = model
         self._unread = ids
-        self._temperature = temperature
+        self._sampling = sampling
         self._random = torch.Generator().manual_seed(seed)
+        self._held = held
+        self._stops = stops
         self._cache: object = None
         self.count = 0
+        self.stopped_by = ""
 
     def step(self, forced: int | None) -> tuple[int, float]:
-        """-> the next id, drawn or the one `forced`, and its logprob."""
+        """-> the next id, drawn or the one `forced`, and its logprob at the temperature (1 for a greedy draw)."""
         logits, self._cache = self._model.logits(self._unread, 1, self._cache, grow=True)
-        logprobs = _logprobs(logits[-1], self._temperature)
-        id = int(torch.multinomial(logprobs.exp(), 1, generator=self._random)) if forced is None else forced
+        logprobs = _logprobs(logits[-1], self._sampling.temperature or 1.0)
+        id = self._choose(logprobs) if forced is None else forced
+        if self._held is not None:
+            self._held.take(id)
+        if self._stops is not None:
+            self.stopped_by = self._stops.feed(id)
         self._unread = ids_of([id])
         self.count += 1
         return id, float(logprobs[id])
+
+    def _choose(self, logprobs: torch.Tensor) -> int:
+        if self._held is not None:
+            forbidden = torch.from_numpy(~self._held.allowed(len(logprobs)))
+            logprobs = logprobs.masked_fill(forbidden, -torch.inf)
+        if self._sampling.temperature == 0:
+            return int(logprobs.argmax())
+        narrowed = narrow(logprobs, self._sampling.top_k, self._sampling.top_p)
+        return int(torch.multinomial(narrowed.exp(), 1, generator=self._random))
 
 
 class TransformersEngine:
@@ -124,10 +152,11 @@ class TransformersEngine:
         self._one_at_a_time = asyncio.Lock()
         self._worker = ThreadPoolExecutor(1, "transformers")
         self._running: set[str] = set()
+        self._grammars: dict[tuple[int, ...], Grammars] = {}
 
     async def __aenter__(self) -> Self:
         self.model = await self._apart(LocalModel, self._directory, self._device, self._threads)
-        self.facts = EngineFacts("transformers", self._directory.name, self.model.context_length)
+        self.facts = EngineFacts("transformers", self._directory.name, self.model.context_length, constrains=True)
         self._journal.__enter__()
         return self
 
@@ -148,7 +177,7 @@ class TransformersEngine:
                 if self._actor is not None and line is not None:
                     self._actor.fault(line.turn)
                 async with self._one_at_a_time:
-                    draw = Draw(self.model, request.ids, request.sampling.temperature, _seed(request))
+                    draw = await self._apart(self._begin, request, line)
                     while recording.unfinished:
                         chunk, logprobs = await self._next(draw, request, line)
                         yield recording.give(chunk, logprobs)
@@ -160,10 +189,10 @@ class TransformersEngine:
 
     def _check(self, request: GenerateRequest) -> None:
         sampling = request.sampling
-        if sampling.temperature <= 0 or sampling.top_p != 1.0 or sampling.top_k != -1:
-            raise EngineUnfit(
-                "the local engine samples from the whole softmax (temperature > 0, top_p 1, top_k -1); asked for were "
-                f"temperature {sampling.temperature}, top_p {sampling.top_p}, top_k {sampling.top_k}"
+        if sampling.temperature < 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < -1:
+            raise BadRequest(
+                "the local engine takes a temperature from 0 on, a top_p above 0 up to 1, top_k from 1 (-1, 0: off); "
+                f"asked for were temperature {sampling.temperature}, top_p {sampling.top_p}, top_k {sampling.top_k}"
             )
         if len(request.ids) >= self.model.context_length:
             raise EngineError(f"{len(request.ids)} ids leave no room in a context of {self.model.context_length}")
@@ -173,7 +202,27 @@ class TransformersEngine:
             return self._journal.recording(request, how="drawn")
         return self._journal.recording(request, how="forced-through-model", kind=line.kind, thread=line.thread)
 
-    async def _next(self, draw: Draw, request: GenerateRequest, line: Line | None) -> tuple[Chunk, Floats]:
+    def _begin(self, request: GenerateRequest, line: Line | None) -> Draw:
+        """What is forced needs no grammar, and ends where the script says."""
+        sampling = request.sampling
+        held = stops = None
+        if sampling.schema is not None and line is None:
+            behind = request.thinking_end if request.thinking_open else None
+            held = self._grammars_ending(sampling.stop_ids).start(sampling.schema, behind)
+        if sampling.stop and line is None:
+            stops = StopTexts(sampling.stop, self._vocabulary)
+        return Draw(self.model, request.ids, sampling, _seed(request), held, stops)
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return Vocabulary.load(self._directory)
+
+    def _grammars_ending(self, stop_ids: tuple[int, ...]) -> Grammars:
+        if stop_ids not in self._grammars:
+            self._grammars[stop_ids] = Grammars(self._vocabulary, stop_ids)
+        return self._grammars[stop_ids]
+
+    async def _next(self, draw: Draw, request: GenerateRequest, line: Line | None) -> tuple[Chunk, Floats | None]:
         """-> a chunk of one id and its true logprob, or the chunk that says it was aborted."""
         if line is not None:
             await asyncio.sleep(line.turn.delay_s)
@@ -185,14 +234,17 @@ class TransformersEngine:
             # Out of memory, or an id that the model's embedding does not hold.
             raise EngineError(f"the model failed at id {draw.count} of {request.rid}: {error}") from error
         finish = self._finish(draw, request, line, id)
-        ids, logprobs = ids_of([id]), np.array([logprob], np.float32)
+        ids = ids_of([id])
+        logprobs = np.array([logprob], np.float32) if request.sampling.temperature > 0 else None
         given = logprobs if line is None else spoil(line.turn, ids, logprobs, finish is not None)
-        return Chunk(ids, given, finish=finish), logprobs
+        stopped_by = draw.stopped_by if line is None or finish is None else line.stopped_by
+        constrained = request.sampling.schema is not None
+        return Chunk(ids, given, finish=finish, constrained=constrained, stopped_by=stopped_by), logprobs
 
     def _finish(self, draw: Draw, request: GenerateRequest, line: Line | None, id: int) -> EngineFinish | None:
         if line is not None and draw.count == len(line.ids):
             return line.finish
-        if line is None and id in request.sampling.stop_ids:
+        if line is None and (id in request.sampling.stop_ids or draw.stopped_by):
             return "stop"
         room = min(request.sampling.max_tokens, self.model.context_length - len(request.ids))
         return "length" if draw.count == room else None
@@ -218,6 +270,17 @@ def _load(directory: Path, precision: object) -> Any:
             f"the files in {directory} lack {len(missing)} weights of the model: {', '.join(missing[:3])}"
         )
     return model
+
+
+def narrow(logprobs: torch.Tensor, top_k: int, top_p: float) -> torch.Tensor:
+    """-> those of the `top_k` likeliest, and of these the fewest that hold `top_p` of their mass; -inf elsewhere."""
+    if 0 < top_k < len(logprobs):
+        logprobs = logprobs.masked_fill(logprobs < logprobs.topk(top_k).values[-1], -torch.inf)
+    if top_p < 1:
+        ordered, places = logprobs.softmax(-1).sort(descending=True)
+        beyond = ordered.cumsum(-1) - ordered >= top_p
+        logprobs = logprobs.masked_fill(torch.zeros_like(beyond).scatter(0, places, beyond), -torch.inf)
+    return logprobs
 
 
 def _logprobs(logits: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -8,12 +8,15 @@ tokens, so their ids can be computed apart and still be the ids of the whole; th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol as Contract
+from typing import Literal, Protocol as Contract
 
 import msgspec
 
-from bridle.messages import Message, Note, Tool
+from bridle.messages import Message, Note, Role, Switches, Tool
 from bridle.tokens import Ids, Vocabulary
+
+Switch = Literal["thinking", "effort"]
+"""The fields of `Switches`."""
 
 
 class TemplateFacts(msgspec.Struct, frozen=True):
@@ -22,13 +25,15 @@ class TemplateFacts(msgspec.Struct, frozen=True):
     `extendable`: units concatenate to the template's own rendering. `why_not` says what broke when they do not; then
     every request is rendered whole and forks. `strips_reasoning`: the stock template drops earlier reasoning (under
     history=keep the sampled ids stay all the same). `role_rules`: rules applied in place where the template raises.
+    `switches`: those it reads; `root_switches`: those of them that the root's text depends on.
     """
 
     fingerprint: str
     extendable: bool
     why_not: str = ""
     strips_reasoning: bool = False
-    root_depends_on_thinking: bool = False
+    switches: tuple[Switch, ...] = ()
+    root_switches: tuple[Switch, ...] = ()
     has_tools: bool = True
     role_rules: tuple[Note, ...] = ()
 
@@ -56,6 +61,9 @@ class ReplyParser(Contract):
     """Parses one draw as it arrives. Thinking and text before the first call are passed on at once; from the first
     possible start of a call on, everything waits for `finish`."""
 
+    reasoning_ids: int
+    """How many of the ids fed so far stand in reasoning blocks, tags included."""
+
     def feed(self, ids: Sequence[int]) -> list[Event]: ...
 
     def finish(self) -> tuple[Message, list[Event]]:
@@ -74,7 +82,18 @@ class Renderer(Contract):
     """What the template puts between the end of an assistant message and the next unit; of one that can be extended,
     the closing token stands first."""
 
-    def root(self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None) -> Ids: ...
+    thinking_end: int | None
+    """The id that closes a reasoning block, where the model has one."""
+
+    def taken(self, asked: Switches) -> Switches:
+        """What of `asked` the template reads and takes; the rest is unset."""
+        ...
+
+    def root(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids: ...
+
+    def mapped(self, roles: Sequence[Role], at: int) -> tuple[Note, ...]:
+        """The role rules that the message at `at` takes in a conversation of these roles."""
+        ...
 
     def unit(self, messages: Sequence[Message], before: Message | None, tools: Sequence[Tool]) -> Ids:
         """Ids of one unit. `before`: the assistant message whose calls a tool-result unit answers.
@@ -82,11 +101,11 @@ class Renderer(Contract):
         Raises TemplateError (400) when the template cannot express the message."""
         ...
 
-    def whole(self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None) -> Ids:
+    def whole(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids:
         """The stock rendering of everything, without generation prompt: for templates that cannot be extended."""
         ...
 
-    def generation(self, thinking: bool | None) -> GenerationPrompt: ...
+    def generation(self, switches: Switches) -> GenerationPrompt: ...
 
     def parser(self, thinking_open: bool, tools: Sequence[Tool]) -> ReplyParser: ...
 

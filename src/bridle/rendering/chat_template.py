@@ -15,13 +15,13 @@ from typing import Any
 
 import jinja2
 import orjson
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from bridle.errors import ConfigError, TemplateError
-from bridle.messages import Image, Message, Tool
+from bridle.messages import Document, Image, Message, Switches, Tool
 
 Protect = Callable[[str], str]
 """What is done to every body (text that is not the template's own) before the template sees it."""
@@ -31,6 +31,15 @@ RENDER_DATE = datetime(2026, 1, 1)
 prefix at midnight."""
 
 
+THINKING = frozenset({"enable_thinking", "thinking"})
+"""Under these names templates read whether to think (Qwen and GLM; DeepSeek)."""
+
+EFFORT = "reasoning_effort"
+
+WORD = re.compile("[a-z][a-z0-9_]{0,31}")
+"""What an effort may be: it comes from a client and stands in the template's own text."""
+
+
 class ChatTemplate:
     """`variables`: what the template may refer to by name (bos_token, eos_token ...)."""
 
@@ -38,20 +47,29 @@ class ChatTemplate:
         self.source = source
         self.fingerprint = hashlib.sha256(source.encode()).hexdigest()[:16]
         self._variables = dict(variables)
+        environment = _environment(now)
         try:
-            self._compiled = _environment(now).from_string(source)
+            self._reads = meta.find_undeclared_variables(environment.parse(source))
+            self._compiled = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ConfigError(f"the chat template does not compile, line {error.lineno}: {error.message}") from error
+
+    @property
+    def reads_thinking(self) -> bool:
+        return bool(THINKING & self._reads)
+
+    @property
+    def reads_effort(self) -> bool:
+        return EFFORT in self._reads
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
-        thinking: bool | None = None,
+        switches: Switches = Switches(),
         generation: bool = False,
     ) -> str:
         """`messages` and `tools` in Hugging Face form. Raises TemplateError with what the template said."""
-        switch = {} if thinking is None else {"enable_thinking": thinking}
         try:
             return self._compiled.render(
                 messages=list(messages),
@@ -59,7 +77,7 @@ class ChatTemplate:
                 documents=None,
                 add_generation_prompt=generation,
                 **self._variables,
-                **switch,
+                **self._switched(switches),
             )
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template refused the conversation: {error.message}") from error
@@ -68,6 +86,17 @@ class ChatTemplate:
             raise TemplateError(f"the chat template failed on the conversation: {error}") from error
         except RecursionError as error:
             raise TemplateError("calls or tools are nested too deeply for the chat template; flatten them") from error
+
+    def _switched(self, switches: Switches) -> dict[str, Any]:
+        """The variables that say `switches`. One that is not set is left undefined: the template has a default."""
+        variables: dict[str, Any] = {}
+        if switches.thinking is not None:
+            variables |= dict.fromkeys(THINKING & self._reads, switches.thinking)
+        if switches.effort and self.reads_effort:
+            if not WORD.fullmatch(switches.effort):
+                raise TemplateError(f"reasoning effort {switches.effort[:40]!r} is no word; say low, medium or high")
+            variables[EFFORT] = switches.effort
+        return variables
 
 
 def load_template(directory: Path, now: datetime = RENDER_DATE) -> ChatTemplate:
@@ -113,8 +142,8 @@ def _named(templates: str | Sequence[Mapping[str, str]] | None) -> str | None:
 
 def message_form(message: Message, protect: Protect, tool_names: Mapping[str, str]) -> dict[str, Any]:
     """`tool_names`: call id -> name, for templates that head a tool result with it."""
-    if any(isinstance(part, Image) for part in message.parts):
-        raise TemplateError("the message holds an image and this model reads text only; send it as text")
+    if any(isinstance(part, Image | Document) for part in message.parts):
+        raise TemplateError("the message holds an image or a document and this model reads text only; send it as text")
     form: dict[str, Any] = {"role": message.role, "content": protect(message.text)}
     if message.thinking:
         form["reasoning_content"] = form["thinking"] = protect(message.thinking)

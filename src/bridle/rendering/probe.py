@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from itertools import combinations, product
 
 import numpy as np
 
 from bridle.errors import TemplateError
-from bridle.messages import Message, Note, Role, Text, Thinking, Tool, ToolCall
-from bridle.rendering.base import TemplateFacts
+from bridle.messages import Message, Note, Switches, Text, Thinking, Tool, ToolCall
+from bridle.rendering.base import Switch, TemplateFacts
 from bridle.rendering.chat_template import ChatTemplate, message_form, tool_form
-from bridle.rendering.units import RoleRules, Units, cut_units
+from bridle.rendering.units import Units, cut_units
 from bridle.tokens import Ids, concatenate
 
-SWITCHES = (None, True, False)
+EFFORTS = ("low", "medium", "high")
 
 
 def user(text: str) -> Message:
@@ -51,74 +52,77 @@ TWO_USERS = [user("one"), user("two"), assistant("three"), user("four"), user("f
 REASONED = [user("one"), assistant("two", thinking="why"), user("three"), assistant("four", thinking="how"), user("5")]
 
 
-# --- the roles it takes -----------------------------------------------------------------------------------------------
+# --- the switches it has ----------------------------------------------------------------------------------------------
 
 
-def find_roles(template: ChatTemplate) -> tuple[RoleRules, tuple[Note, ...]]:
-    """A role that the template refuses, leaves out, or has never heard of gets a rule that applies in place."""
-    notes = []
-    developer: Role = "developer"
-    late_system: Role = "system"
-    if "developer" not in template.source or not _writes(template, [("developer", "alpha"), ("user", "beta")]):
-        developer = "system"
-        notes.append(Note("role_mapped", "developer messages are rendered as system messages"))
-    if not _writes(template, [("user", "alpha"), ("assistant", "beta"), ("system", "gamma"), ("user", "delta")]):
-        late_system = "user"
-        notes.append(Note("role_mapped", "system messages that are not first are rendered as user messages"))
-    if not _writes(template, [("user", "alpha"), ("user", "beta")]):
-        notes.append(Note("role_mapped", "a second user message in a row is rendered as if an answer stood before it"))
-    return RoleRules(developer, late_system), tuple(notes)
+def settings(template: ChatTemplate) -> list[Switches]:
+    """What the switches are tried at: none set, then every way to set those the template reads."""
+    thinking = (None, True, False) if template.reads_thinking else (None,)
+    efforts = ["", *(word for word in EFFORTS if _takes_effort(template, word))]
+    return [Switches(*pair) for pair in product(thinking, efforts)]
 
 
-def _writes(template: ChatTemplate, conversation: Sequence[tuple[Role, str]]) -> bool:
-    messages = [message_form(Message(role, (Text(text),)), str, {}) for role, text in conversation]
+def _switches(template: ChatTemplate) -> tuple[Switch, ...]:
+    names: list[Switch] = ["thinking"] if template.reads_thinking else []
+    return (*names, "effort") if template.reads_effort else tuple(names)
+
+
+def _takes_effort(template: ChatTemplate, word: str) -> bool:
+    if not template.reads_effort:
+        return False
     try:
-        rendered = template.render(messages)
+        template.render([message_form(user("one"), str, {})], switches=Switches(effort=word), generation=True)
     except TemplateError:
         return False
-    return all(text in rendered for _, text in conversation)
+    return True
+
+
+def _said(switches: Switches) -> str:
+    return f"thinking={switches.thinking}{f', effort={switches.effort}' if switches.effort else ''}"
 
 
 # --- whether it can be extended ---------------------------------------------------------------------------------------
 
 
-def probe(units: Units, notes: tuple[Note, ...]) -> TemplateFacts:
-    """`notes`: what `find_roles` found."""
-    why_not = next(_obstacles(units, two_users=not any("in a row" in note.detail for note in notes)), "")
+def probe(units: Units, notes: tuple[Note, ...] = ()) -> TemplateFacts:
+    """`notes`: what else is told of the template."""
+    why_not = next(_obstacles(units), "")
     fingerprint = f"{units.template.fingerprint}{units.vocabulary.fingerprint}"
     return TemplateFacts(
         fingerprint=hashlib.sha256(fingerprint.encode()).hexdigest()[:16],
         extendable=not why_not,
         why_not=why_not,
         strips_reasoning=_strips_reasoning(units.template),
-        root_depends_on_thinking=_root_depends(units),
+        switches=_switches(units.template),
+        root_switches=_root_switches(units),
         has_tools=_shows_tools(units.template),
-        role_rules=notes,
+        role_rules=(*units.rules.all_notes, *notes),
     )
 
 
-def _obstacles(units: Units, two_users: bool) -> Iterator[str]:
+def _obstacles(units: Units) -> Iterator[str]:
     """Each reason why histories cannot be extended, the first one found first."""
     closing = units.closing()
     if len(closing) and not _begins_at_control(units, closing):
         yield "text stands behind a message, before the token that closes it or begins the next one"
     conversations = {"a plain conversation": PLAIN, "a tool loop": LOOP, "two tool loops": LOOPS}
-    conversations["a user message behind tool results"] = TALKED_INTO
-    if two_users:
+    if units.rules.users_behind_results:
+        conversations["a user message behind tool results"] = TALKED_INTO
+    if units.rules.two_users:
         conversations["two user messages in a row"] = TWO_USERS
     if not _strips_reasoning(units.template):
         conversations["earlier reasoning"] = REASONED
     for name, messages in conversations.items():
         for tools in ((), (TOOL,)):
-            for thinking in SWITCHES:
-                if reason := _obstacle(units, messages, tools, thinking):
-                    yield f"{name}, {'with' if tools else 'without'} tools, thinking={thinking}: {reason}"
+            for switches in settings(units.template):
+                if reason := _obstacle(units, messages, tools, switches):
+                    yield f"{name}, {'with' if tools else 'without'} tools, {_said(switches)}: {reason}"
 
 
-def _obstacle(units: Units, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None) -> str:
+def _obstacle(units: Units, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> str:
     try:
-        whole = units.whole(messages, tools, thinking, generation=True)
-        parts = [*_part_ids(units, messages, tools, thinking), units.generation(thinking)]
+        whole = units.whole(messages, tools, switches, generation=True)
+        parts = [*_part_ids(units, messages, tools, switches), units.generation(switches)]
     except TemplateError as error:
         return error.message
     if not all(_begins_at_control(units, part) for part in parts[1:]):
@@ -128,9 +132,9 @@ def _obstacle(units: Units, messages: Sequence[Message], tools: Sequence[Tool], 
     return ""
 
 
-def _part_ids(units: Units, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None) -> Iterator[Ids]:
+def _part_ids(units: Units, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Iterator[Ids]:
     root, *rest = cut_units(messages)
-    yield units.whole(root, tools, thinking)
+    yield units.root(root, tools, switches)
     before: Message | None = None
     for unit in rest:
         yield units.unit(unit, before)
@@ -152,9 +156,15 @@ def _strips_reasoning(template: ChatTemplate) -> bool:
     return "why" not in rendered or "how" not in rendered
 
 
-def _root_depends(units: Units) -> bool:
-    roots = [units.whole([SYSTEM, user("one")], (TOOL,), thinking) for thinking in SWITCHES]
-    return not all(np.array_equal(roots[0], root) for root in roots[1:])
+def _root_switches(units: Units) -> tuple[Switch, ...]:
+    roots = {found: units.whole([SYSTEM, user("one")], (TOOL,), found) for found in settings(units.template)}
+    pairs = [(a, b) for a, b in combinations(roots, 2) if not np.array_equal(roots[a], roots[b])]
+    names: list[Switch] = []
+    if any(a.effort == b.effort for a, b in pairs):
+        names.append("thinking")
+    if any(a.thinking == b.thinking for a, b in pairs):
+        names.append("effort")
+    return tuple(names)
 
 
 def _shows_tools(template: ChatTemplate) -> bool:

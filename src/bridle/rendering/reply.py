@@ -101,6 +101,7 @@ class TagParser:
         self._text = Detokenizer(form.vocabulary)
         opening = Section("thinking", skip=0 if form.opened_line else 1) if thinking_open else Section("text")
         self._sections = [opening]
+        self.reasoning_ids = 0
         self._called = False
         self._stop: int | None = None
         self._events: list[ThinkingDelta | TextDelta] = []
@@ -124,6 +125,7 @@ class TagParser:
         if self._stop is not None:
             # It did not end the draw after all: then it is text like any other id.
             stop, self._stop = self._stop, None
+            self.reasoning_ids += self._sections[-1].kind == "thinking"
             self._emit(self._text.feed(stop))
         kind = self._sections[-1].kind
         if id in self._form.stop_ids:
@@ -139,6 +141,7 @@ class TagParser:
             self._open(Section("text", skip=1), drop_newline=False)
         else:
             self._emit(self._text.feed(id))
+        self.reasoning_ids += self._stop is None and "thinking" in (kind, self._sections[-1].kind)
 
     def _open(self, section: Section, drop_newline: bool) -> None:
         self._end_section(drop_newline)

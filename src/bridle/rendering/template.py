@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache, partial
 from pathlib import Path
 
 import msgspec
 
 from bridle.errors import ConfigError, TemplateError
-from bridle.messages import Message, Note, Tool
+from bridle.messages import Message, Note, Role, Switches, Tool
 from bridle.registry import resolve
 from bridle.rendering import NAMES
 from bridle.rendering.base import GenerationPrompt, ReplyParser, TemplateFacts
 from bridle.rendering.chat_template import RENDER_DATE, load_template, read_json, special_tokens
-from bridle.rendering.probe import CALL, SWITCHES, TOOL, assistant, find_roles, probe
+from bridle.rendering.probe import CALL, TOOL, assistant, probe, settings
 from bridle.rendering.reply import THINK, THINK_END, CallFormat, ReplyFormat, TagParser, write_reply
+from bridle.rendering.roles import find_roles
 from bridle.rendering.units import Units
 from bridle.tokens import Ids, Vocabulary
+
+GENERATIONS = 64
+"""Generation prompts held, one per setting of the switches; efforts are open words."""
 
 
 class TemplateRenderer:
@@ -28,22 +33,40 @@ class TemplateRenderer:
         self.facts = facts
         self.stop_ids = form.stop_ids
         self.closing = units.closing()
+        self.thinking_end = form.id(THINK_END) if form.thinks else None
         self._units = units
         self._form = form
-        self._generation = {switch: _generation(units, switch) for switch in SWITCHES}
+        self._generation = lru_cache(GENERATIONS)(partial(_generation, units))
 
-    def root(self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None) -> Ids:
-        return self._units.whole(messages, tools, thinking)
+    def taken(self, asked: Switches) -> Switches:
+        thinking = asked.thinking if "thinking" in self.facts.switches else None
+        effort = asked.effort if "effort" in self.facts.switches else ""
+        if effort and not self._takes(Switches(thinking, effort)):
+            effort = ""
+        return Switches(thinking, effort)
+
+    def _takes(self, switches: Switches) -> bool:
+        try:
+            self._generation(switches)
+        except TemplateError:
+            return False
+        return True
+
+    def root(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids:
+        return self._units.root(messages, tools, switches)
+
+    def mapped(self, roles: Sequence[Role], at: int) -> tuple[Note, ...]:
+        return self._units.rules.notes(roles, at)
 
     def unit(self, messages: Sequence[Message], before: Message | None, tools: Sequence[Tool]) -> Ids:
         """`tools` are of no use here: the probe proved that units read the same without them."""
         return self._units.unit(messages, before)
 
-    def whole(self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None) -> Ids:
-        return self._units.whole(messages, tools, thinking)
+    def whole(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids:
+        return self._units.whole(messages, tools, switches)
 
-    def generation(self, thinking: bool | None) -> GenerationPrompt:
-        return self._generation[thinking]
+    def generation(self, switches: Switches) -> GenerationPrompt:
+        return self._generation(switches)
 
     def parser(self, thinking_open: bool, tools: Sequence[Tool]) -> ReplyParser:
         return TagParser(self._form, thinking_open, tools)
@@ -60,25 +83,24 @@ def load_renderer(directory: Path, calls: str = "auto", now: datetime = RENDER_D
     """
     vocabulary = Vocabulary.load(directory)
     template = load_template(directory, now)
-    rules, notes = find_roles(template)
-    units = Units(vocabulary, template, rules)
+    units = Units(vocabulary, template, find_roles(template))
     try:
         bare = ReplyFormat(vocabulary, _stop_ids(directory, units), None, _opens_line(units))
         form, call_notes = _with_calls(units, bare, calls)
-        return TemplateRenderer(units, probe(units, (*notes, *call_notes)), form)
+        return TemplateRenderer(units, probe(units, call_notes), form)
     except TemplateError as error:
         raise ConfigError(f"the chat template in {directory} cannot be used: {error.message}") from error
 
 
-def _generation(units: Units, thinking: bool | None) -> GenerationPrompt:
-    ids = units.generation(thinking)
+def _generation(units: Units, switches: Switches) -> GenerationPrompt:
+    ids = units.generation(switches)
     text = units.vocabulary.decode(ids.tolist())
     return GenerationPrompt(ids, text.rfind(THINK) > text.rfind(THINK_END))
 
 
 def _opens_line(units: Units) -> bool:
     """Whether a reasoning block that the prompt opens ends in a newline."""
-    prompts = [_generation(units, switch) for switch in SWITCHES]
+    prompts = [_generation(units, switches) for switches in settings(units.template)]
     return any(p.thinking_open and units.vocabulary.decode(p.ids.tolist()).endswith("\n") for p in prompts)
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from bridle.errors import TemplateError
-from bridle.messages import Message, Role, Text, Tool, ToolCall
+from bridle.messages import Message, Switches, Text, Tool, ToolCall
 from bridle.rendering.chat_template import ChatTemplate
+from bridle.rendering.roles import LEADING, RoleRules
 from bridle.rendering.spans import NONCHARACTERS, Guard, Marks, choose_marks, encode_spans
-from bridle.tokens import Ids, Vocabulary
+from bridle.tokens import Ids, Vocabulary, concatenate
 
 USER = Message("user", (Text("x"),))
 ASSISTANT = Message("assistant", (Text("x"),))
@@ -23,28 +22,11 @@ STUB_MARKS = Marks(NONCHARACTERS[0], NONCHARACTERS[1])
 """For texts that hold stubs alone."""
 
 
-class RoleRules(msgspec.Struct, frozen=True):
-    """The roles under which a template gets what it does not take as it is; in place, nothing is moved."""
-
-    developer: Role = "developer"
-    late_system: Role = "system"
-
-    def apply(self, messages: Sequence[Message], first: bool) -> list[Message]:
-        """`first`: `messages` begin the conversation."""
-        return [self._apply(message, first and index == 0) for index, message in enumerate(messages)]
-
-    def _apply(self, message: Message, first: bool) -> Message:
-        role = self.developer if message.role == "developer" else message.role
-        if role == "system" and not first:
-            role = self.late_system
-        return message if role == message.role else msgspec.structs.replace(message, role=role)
-
-
 def cut_units(messages: Sequence[Message]) -> list[list[Message]]:
     """-> the root (leading system and developer messages and the first message after them), then one unit per message,
     consecutive tool results together."""
     leading = 0
-    while leading < len(messages) and messages[leading].role in ("system", "developer"):
+    while leading < len(messages) and messages[leading].role in LEADING:
         leading += 1
     units = [list(messages[: leading + 1])]
     for message in messages[leading + 1 :]:
@@ -65,12 +47,19 @@ class Units:
         self._guard = Guard(vocabulary, template)
 
     def whole(
-        self, messages: Sequence[Message], tools: Sequence[Tool], thinking: bool | None, generation: bool = False
+        self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches, generation: bool = False
     ) -> Ids:
-        """The stock rendering. Of a conversation's first messages it is the root."""
+        """The stock rendering."""
         marks = choose_marks(messages, tools)
         forms = self._guard.forms(self.rules.apply(messages, first=True), tools, marks)
-        return self._encode(self.template.render(forms.messages, forms.tools, thinking, generation), marks)
+        return self._encode(self.template.render(forms.messages, forms.tools, switches, generation), marks)
+
+    def root(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids:
+        """How a conversation begins: the stock rendering, or as much of it as the template takes and then units."""
+        cut = self.rules.whole_root(messages)
+        asked = self.rules.unasked or any(m.role == "user" for m in self.rules.apply(messages, first=True))
+        begun = self.whole(messages[:cut], tools, switches) if asked else self._unasked(messages[:cut], tools, switches)
+        return concatenate([begun, *(self.unit([message], None) for message in messages[cut:])])
 
     def unit(self, messages: Sequence[Message], before: Message | None) -> Ids:
         """`before`: the assistant message whose calls the tool results answer."""
@@ -89,14 +78,24 @@ class Units:
         """What the template writes after an assistant's content."""
         return self._encode(self._after_hole([USER, ASSISTANT], STUB_MARKS), STUB_MARKS)
 
-    def generation(self, thinking: bool | None) -> Ids:
+    def generation(self, switches: Switches) -> Ids:
         """The generation prompt."""
         forms = self._guard.forms([USER], (), STUB_MARKS)
-        closed = self.template.render(forms.messages, thinking=thinking)
-        opened = self.template.render(forms.messages, thinking=thinking, generation=True)
+        closed = self.template.render(forms.messages, switches=switches)
+        opened = self.template.render(forms.messages, switches=switches, generation=True)
         if not opened.startswith(closed):
             raise TemplateError("the chat template changes earlier text when a generation prompt is asked for")
         return self._encode(opened[len(closed) :], STUB_MARKS)
+
+    def _unasked(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids:
+        """System messages and tools as they stand before a question, which is cut off again."""
+        marks = choose_marks(messages, tools)
+        forms = self._guard.forms([*self.rules.apply(messages, first=True), USER], tools, marks)
+        text = self.template.render(forms.messages, forms.tools, switches)
+        question = self._behind([USER, ASSISTANT], [USER], marks)
+        if not text.endswith(question):
+            raise TemplateError("the chat template writes a first question otherwise than a later one")
+        return self._encode(text.removesuffix(question), marks)
 
     def _assistant(self, message: Message, marks: Marks) -> str:
         """An assistant message that stands in the middle of a conversation.
