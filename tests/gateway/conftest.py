@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from anthropic import AsyncAnthropic
+from google import genai
 from openai import AsyncOpenAI
 
 from bridle.engines.script import Expect, Script, ScriptTurn, Thread
@@ -22,6 +24,7 @@ from bridle.testing.ground import Ground, ground
 
 MakeGround = Callable[..., AbstractAsyncContextManager[Ground]]
 MakeAgent = Callable[..., Agent]
+Say = Callable[[OpenedSession, str], Awaitable[str]]
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +82,52 @@ async def agents() -> AsyncIterator[MakeAgent]:
             return AGENTS[protocol](client, session, **habits)
 
         yield make
+
+
+async def _messages(session: OpenedSession, text: str) -> str:
+    async with AsyncAnthropic(api_key=session.key, base_url=session.base_urls["anthropic"]) as client:
+        message = await client.messages.create(
+            model=session.model, max_tokens=4096, messages=[{"role": "user", "content": text}]
+        )
+    return message.content[0].text  # type: ignore[union-attr]
+
+
+async def _chat(session: OpenedSession, text: str) -> str:
+    async with AsyncOpenAI(api_key=session.key, base_url=session.base_urls["openai"]) as client:
+        completion = await client.chat.completions.create(
+            model=session.model, messages=[{"role": "user", "content": text}]
+        )
+    return str(completion.choices[0].message.content)
+
+
+async def _responses(session: OpenedSession, text: str) -> str:
+    async with AsyncOpenAI(api_key=session.key, base_url=session.base_urls["openai"]) as client:
+        return (await client.responses.create(model=session.model, input=text)).output_text
+
+
+async def _contents(session: OpenedSession, text: str) -> str:
+    """In a thread: the asynchronous client warns of itself as soon as it is made."""
+    options = genai.types.HttpOptions(base_url=session.base_urls["gemini"])
+
+    def generate() -> str:
+        with genai.Client(api_key=session.key, http_options=options) as client:
+            return str(client.models.generate_content(model=session.model, contents=text).text)
+
+    return await asyncio.to_thread(generate)
+
+
+SDKS: dict[str, Say] = {
+    "anthropic": _messages,
+    "openai_chat": _chat,
+    "openai_responses": _responses,
+    "gemini": _contents,
+}
+
+
+@pytest.fixture(params=SDKS)
+def say(request: pytest.FixtureRequest) -> Say:
+    """-> one message to a session through the official SDK of each protocol, with its default retries -> the answer."""
+    return SDKS[request.param]
 
 
 @pytest.fixture(params=["anthropic", "openai"])

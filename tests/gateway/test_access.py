@@ -19,6 +19,7 @@ from bridle.engines.script import Script, ScriptTurn, Thread
 from bridle.engines.scripted import ScriptedEngine
 from bridle.errors import BridleError, SessionSealed
 from bridle.gateway.client import OpenedSession
+from bridle.gateway.pause import Pause
 from bridle.gateway.turn import Turns
 from bridle.lifetimes import Supervisor
 from bridle.protocols.openai_chat import OpenAIChat
@@ -217,7 +218,8 @@ async def test_no_draw_begins_in_a_session_that_is_ending(grounds, renderer: Tem
         await g.open()
         g.live().ending = "finished"
         with pytest.raises(SessionSealed, match="has ended"):
-            Turns(renderer, g.engine, supervisor, 1.0).draws(g.live(), OpenAIChat().parse(orjson.dumps(BODY), {}))
+            turns = Turns(renderer, g.engine, supervisor, Pause(1.0), abort_grace_s=1.0, engine_retries=0)
+            turns.draws(g.live(), OpenAIChat().parse(orjson.dumps(BODY), {}))
         assert not g.live().running
 
 

@@ -14,9 +14,13 @@ import pytest
 from bridle.engines.base import Chunk, EngineFacts, GenerateRequest
 from bridle.engines.script import Script, ScriptTurn, Thread
 from bridle.engines.scripted import ScriptedEngine
-from bridle.errors import EngineError, EngineUnfit
+from bridle.errors import BridleError, EngineError, EngineUnfit
+from bridle.gateway.app import retry_headers
+from bridle.gateway.client import GatewayClient
 from bridle.gateway.server import GatewayConfig, serve
+from bridle.gateway.turn import Answered
 from bridle.rendering.template import TemplateRenderer
+from bridle.sessions.records import SessionOptions
 from bridle.testing.exchange import exchange
 from bridle.testing.ground import ground, shell
 
@@ -24,6 +28,10 @@ PATHS = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}
 LONG = ScriptTurn(text="One word after the other, " * 10)
 SHORT = ScriptTurn(text="Short.")
 STREAMED = {"model": "bridle", "max_tokens": 4096, "stream": True, "messages": [{"role": "user", "content": "Go."}]}
+
+
+def every_error(kind: type[BridleError] = BridleError) -> list[type[BridleError]]:
+    return [kind, *(found for each in kind.__subclasses__() for found in every_error(each))]
 
 
 class Failing(ScriptedEngine):
@@ -47,10 +55,10 @@ class Failing(ScriptedEngine):
                     raise EngineError("the engine went away")
 
 
-def failing(renderer: TemplateRenderer, directory: Path, turn: ScriptTurn, **how: int) -> Any:
+def failing(renderer: TemplateRenderer, directory: Path, turn: ScriptTurn, engine_retries: int = 0, **how: int) -> Any:
     script = Script((Thread((turn,)),), resegment=0.4)
     engine = Failing(script, renderer.vocabulary, renderer.write, directory / "journal.jsonl", **how)
-    return ground(directory, renderer, script, engine)
+    return ground(directory, renderer, script, engine, engine_retries=engine_retries)
 
 
 async def test_a_failure_before_the_first_id_is_retried_by_the_sdk(  # type: ignore[no-untyped-def]
@@ -63,6 +71,44 @@ async def test_a_failure_before_the_first_id_is_retried_by_the_sdk(  # type: ign
         assert g.refusals == 1
         report = await g.checked()
     assert (report.kept_percent, [turn.reason for turn in g.turns]) == (100.0, ["undelivered", None])
+
+
+async def test_a_failure_before_the_first_id_is_made_good_within_the_turn(  # type: ignore[no-untyped-def]
+    renderer: TemplateRenderer, tmp_path: Path, agents, protocol: str, stream: bool
+) -> None:
+    async with failing(renderer, tmp_path, SHORT, engine_retries=2, times=2, chunks=0) as g:
+        agent = agents(protocol, await g.open(), stream=stream)
+        agent.tell("Go.")
+        assert (await agent.ask()).text == "Short."
+        assert g.refusals == 0
+        report = await g.checked()
+    assert (report.kept_percent, [turn.reason for turn in g.turns]) == (100.0, [None])
+
+
+async def test_a_failed_attempt_in_the_engines_journal_is_no_draw(grounds, agents, protocol: str) -> None:  # type: ignore[no-untyped-def]
+    """The engine writes every attempt, all under the turn's one rid, and later prompts name its lines as their base."""
+    turns = (shell("ls", error="busy", error_times=2), shell("pwd", error="busy", error_times=1), SHORT)
+    async with grounds(*turns, samples=1) as g:
+        await agents(protocol, await g.open()).work("Go.")
+        report = await g.checked()
+        attempts = [(entry.rid, len(entry.output) > 0) for entry in g.journal()]
+    assert attempts == [("s-0", False), ("s-0", False), ("s-0", True), ("s-1", False), ("s-1", True), ("s-2", True)]
+    assert (report.kept_percent, report.untrained, len(g.turns)) == (100.0, {}, 3)
+
+
+async def test_a_failure_after_the_first_id_is_not_tried_again(renderer: TemplateRenderer, tmp_path: Path) -> None:
+    async with failing(renderer, tmp_path, LONG, engine_retries=2, times=1, chunks=1) as g:
+        session = await g.open()
+        status, _ = await exchange(g.gateway.url, PATHS["openai"], session.key, {**STREAMED, "stream": False})
+        assert status == 503
+        report = await g.checked()
+    assert (report.generations, report.untrained) == (1, {"undelivered": 16})
+    assert g.turns[0].failed
+
+
+@pytest.mark.parametrize("kind", [cls for cls in every_error() if cls.retryable or cls.status == 429])
+def test_no_retryable_status_goes_without_a_time_to_come_back(kind: type[BridleError]) -> None:
+    assert "retry-after" in retry_headers(kind("x"))
 
 
 async def test_a_failure_that_lasts_is_a_503_that_says_when_to_come_back(  # type: ignore[no-untyped-def]
@@ -196,6 +242,38 @@ async def test_an_ill_formed_reply_reaches_the_agent_and_its_echo_is_the_draw(  
         assert orjson.loads(answer.calls[0][2])["INVALID_JSON"].startswith('{"a": [[[')
     if protocol == "anthropic" and name == "arguments that break off":
         assert orjson.loads(answer.calls[0][2]) == {"INVALID_JSON": '{"command": "l'}
+
+
+async def test_who_looks_on_gets_every_recorded_turn_and_its_failures_change_nothing(  # type: ignore[no-untyped-def]
+    renderer: TemplateRenderer, tmp_path: Path, agents, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Answered] = []
+
+    def look(turn: Answered) -> None:
+        seen.append(turn)
+        raise ValueError("planted")
+
+    script = Script((Thread((shell("ls"), ScriptTurn(error="broken"))),), resegment=0.4)
+    engine = ScriptedEngine(script, renderer.vocabulary, renderer.write, score="fake")
+    config = GatewayConfig(engine_retries=0)
+    async with (
+        engine,
+        serve(config, renderer, engine, tmp_path, on_turn=look) as gateway,
+        GatewayClient(gateway.url, gateway.control_token) as client,
+    ):
+        agent = agents("openai", await client.open("s", SessionOptions()))
+        agent.client.max_retries = 0
+        with pytest.raises(openai.InternalServerError, match="broken"):
+            await agent.work("Go.")
+        assert (await client.finish("s", "", {}))["fidelity"]["totals"]["turns"] == 2
+    assert [(turn.turn, turn.kind, turn.reply is None, turn.error is None) for turn in seen] == [
+        ("s-0", "main", False, True),
+        ("s-1", "main", True, False),
+    ]
+    assert seen[0].reply is not None
+    assert seen[0].reply.message.calls[0].name == "bash"
+    assert seen[0].started <= seen[0].recorded
+    assert "who looks on failed" in caplog.text
 
 
 async def test_an_engine_that_returns_no_stop_ids_is_refused(renderer: TemplateRenderer, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
-from bridle.engines.script import Call, Expect, Script, ScriptTurn, Thread
+from bridle.engines.calls import Call
+from bridle.engines.script import Expect, Script, ScriptTurn, Thread
 from bridle.gateway.client import OpenedSession
 from bridle.rendering.template import TemplateRenderer
 from bridle.samples.linearize import document

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from bridle.errors import EngineError, HarnessError, SandboxError, WallClock
 from bridle.graders.base import Grade
 from bridle.harnesses.base import Outcome
-from bridle.rollouts.endings import CAUSES, Ending, ending, failure, final, judged, verdict
+from bridle.rollouts.endings import CAUSES, REFUSALS, Ending, ending, failure, final, judged, verdict
 from bridle.samples.fidelity import Fidelity, Totals, TurnRecord
-from bridle.sessions.records import Limits
+from bridle.sessions.records import Limit, Limits
 
 PAGE = Path(__file__).parents[2] / "docs/rollouts.md"
 FINISHED = Outcome("finished", exit_code=0)
 CRASHED = Outcome("agent_error", exit_code=1)
 LATE = Outcome("time_budget")
-LIMITS = Limits(turns=4, sampled_tokens=10)
+LIMITS = Limits(turns=4, sampled_tokens=10, total_tokens=90, wall_s=2.5, context_tokens=60)
 REFUSED = "refused a model call at its limit of"
 
 
@@ -31,7 +31,9 @@ def fidelity(*finishes: str, kinds: tuple[str, ...] = ()) -> Fidelity:
 
 
 def turn(finish: Any, kind: Any) -> TurnRecord:
-    sampled = 0 if finish == "abort" else 5
+    """`finish` "left": the client did, in the middle. "broke": the engine did."""
+    sampled, failed = 0 if finish == "abort" else 5, "gone" if finish == "broke" else ""
+    finish = "abort" if finish in ("left", "broke") else finish
     fields: dict[str, Any] = dict.fromkeys(("echoes", "forks", "notes", "samples"), ())
     fields |= {
         "prompt_tokens": 1,
@@ -41,7 +43,8 @@ def turn(finish: Any, kind: Any) -> TurnRecord:
         "untrained": {},
         "rule": "default",
     }
-    return TurnRecord(turn_id="t", kind=kind, finish_reason=finish, sampled=sampled, trained=sampled, **fields)
+    fields |= {"kind": kind, "finish_reason": finish, "sampled": sampled, "trained": sampled, "failed": failed}
+    return TurnRecord(turn_id="t", **fields)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,9 @@ def turn(finish: Any, kind: Any) -> TurnRecord:
         (LATE, ["abort"], "engine"),
         (CRASHED, ["stop", "abort"], "engine"),
         (FINISHED, ["stop", "abort"], "engine"),
+        (FINISHED, ["stop", "broke"], "engine"),
+        (FINISHED, ["stop", "left"], "finished"),
+        (CRASHED, ["left"], "agent_error"),
         (CRASHED, ["abort", "stop"], "agent_error"),
         (LATE, ["stop", "abort"], "time_budget"),
         (Outcome("killed", signal=9), ["stop", "abort"], "killed"),
@@ -70,10 +76,26 @@ def test_an_agent_is_judged_by_its_turns_and_its_process(outcome: Outcome, turns
 
 
 @pytest.mark.parametrize("outcome", [FINISHED, CRASHED, LATE])
-def test_a_limit_that_refused_a_call_is_the_end_the_agent_caused(outcome: Outcome) -> None:
-    assert judged(outcome, fidelity("stop"), LIMITS, "turns") == ending("turn_limit", f"{REFUSED} 4 turns")
-    assert judged(outcome, fidelity("stop"), LIMITS, "sampled_tokens").detail == f"{REFUSED} 10 sampled tokens"
-    assert judged(outcome, fidelity("stop"), LIMITS, "sampled_tokens").cause == "token_limit"
+@pytest.mark.parametrize(
+    ("limit", "cause", "what"),
+    [
+        ("turns", "turn_limit", "4 turns"),
+        ("sampled_tokens", "token_limit", "10 sampled tokens"),
+        ("total_tokens", "token_limit", "90 tokens of prompts and answers"),
+        ("wall_s", "time_budget", "2.5 s for the session"),
+        ("context_tokens", "context_limit", "60 tokens for one turn"),
+    ],
+)
+def test_a_limit_that_refused_a_call_is_the_end_the_agent_caused(
+    outcome: Outcome, limit: Limit, cause: str, what: str
+) -> None:
+    judgement = judged(outcome, fidelity("stop"), LIMITS, limit)
+    assert judgement == ending(cause, f"{REFUSED} {what}")
+    assert judgement.status == "truncated"
+
+
+def test_every_limit_has_an_end() -> None:
+    assert set(REFUSALS) == set(get_args(Limit)) == set(Limits.__struct_fields__)
 
 
 def test_a_limit_says_nothing_of_an_engine_that_answered_nothing() -> None:

@@ -133,7 +133,7 @@ async def test_an_agent_that_ends_by_itself_on_its_last_allowed_turn_has_finishe
 
 
 async def test_turns_of_a_failing_engine_are_not_the_agents(world: World) -> None:
-    fails_twice = {"error": "busy", "error_times": 2}
+    fails_twice = {"error": "busy", "error_times": 6}  # the gateway itself tries a call three times
     world.turns = [{**turns(FIX)[0], **fails_twice}, *turns(FIX)[1:]]
     world.argv = ("sh", "-c", f"cat >/tmp/i; for n in 1 2 3; do {' '.join(world.argv)} </tmp/i && exit; done; exit 3")
     world.session = SessionOptions(limits=Limits(turns=2))

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from bridle.errors import LimitReached, LogCorrupt, SessionSealed
-from bridle.messages import KindRule
+from bridle.messages import KindRule, ThreadFacts, ThreadRule
 from bridle.sessions.codec import MAGIC, decode, encode
-from bridle.sessions.records import Limits, Refused, SessionOptions
-from bridle.sessions.session import Draw, Session
+from bridle.sessions.match import match
+from bridle.sessions.records import Distribution, Limits, Refused, SessionOptions
+from bridle.sessions.session import STOP_NOT_RETURNED, Draw, Session
 from bridle.testing.conversation import STOP, Played, call, request, result, said, user
 from bridle.tokens import ids_of
 
@@ -102,8 +104,15 @@ def test_the_log_holds_how_a_draw_came_back_once() -> None:
     assert max(sizes) < 700
 
 
-@pytest.mark.parametrize("limits", [Limits(turns=2), Limits(sampled_tokens=6)])
-def test_a_limit_refuses_the_next_turn(limits: Limits) -> None:
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [
+        (Limits(turns=2), "turns"),
+        (Limits(sampled_tokens=6), "sampled_tokens"),
+        (Limits(total_tokens=12), "total_tokens"),
+    ],
+)
+def test_a_limit_refuses_the_next_turn(limits: Limits, name: str) -> None:
     played = Played(SessionOptions(limits=limits))
     for text in ("a", "b"):
         played.turn(request(user(text)), said("x"))
@@ -111,9 +120,93 @@ def test_a_limit_refuses_the_next_turn(limits: Limits) -> None:
     for _ in range(2):
         with pytest.raises(LimitReached, match="has used its"):
             played.start(request(user("c")))
-    assert played.session.refused == ("turns" if limits.turns == 2 else "sampled_tokens")
+    assert played.session.refused == name
     assert [record for record in played.records if isinstance(record, Refused)] == [Refused(played.session.refused)]
     assert Session.replay(played.records).refused == played.session.refused  # type: ignore[arg-type]
+
+
+def test_time_is_counted_from_the_opening() -> None:
+    played = Played(SessionOptions(limits=Limits(wall_s=5.0)))
+    played.session.admit(4.9)
+    with pytest.raises(LimitReached, match="has used its 5 s"):
+        played.session.admit(5.0)
+    assert played.session.refused == "wall_s"
+
+
+def test_a_prompt_too_long_is_made_good_by_the_next_turn_that_is_not_auxiliary() -> None:
+    rules = (KindRule("auxiliary", "title", last_user_contains="title"),)
+    played = Played(SessionOptions(kinds=rules))
+    for text, refused in (("title", "context_tokens"), ("go on", None)):
+        played.session.note_refusal("context_tokens")
+        played.turn(request(user(text)), said("x"))
+        assert played.session.refused == refused
+        assert Session.replay(played.records).refused == refused  # type: ignore[arg-type]
+    played.session.note_refusal("turns")
+    played.session.note_refusal("context_tokens")
+    assert played.session.refused == "turns", "what refuses every call is not made good"
+
+
+def test_tokens_are_counted_as_turns_start_and_finish() -> None:
+    played = play([0, 0, 1, 4])
+    session, replayed = played.session, Session.replay(played.records)  # type: ignore[arg-type]
+    prompts = [len(session.tree.prompt(turn)) for turn in session.tree.turns]
+    assert (session.prompt_tokens, session.sampled_tokens) == (sum(prompts), 12)
+    assert (replayed.prompt_tokens, replayed.sampled_tokens) == (sum(prompts), 12)
+
+
+THREADS = (ThreadRule("thread-id", "parent-id"), ThreadRule("x-agent-id"))
+
+
+def test_depth_follows_the_chain_of_threads_as_far_as_headers_tell_it() -> None:
+    played = Played(SessionOptions(threads=THREADS))
+    calls: list[tuple[dict[str, str], ThreadFacts | None]] = [
+        ({}, None),
+        ({"thread-id": "a"}, ThreadFacts("a", "", 0)),
+        ({"thread-id": "b", "parent-id": "a"}, ThreadFacts("b", "a", 1)),
+        ({"thread-id": "c", "parent-id": "b"}, ThreadFacts("c", "b", 2)),
+        ({"thread-id": "d", "parent-id": "nobody"}, ThreadFacts("d", "nobody", None)),
+        ({"x-agent-id": "e"}, ThreadFacts("e", "", None)),
+        ({"thread-id": "b", "parent-id": "a"}, ThreadFacts("b", "a", 1)),
+    ]
+    for headers, thread in calls:
+        played.start(msgspec.structs.replace(request(user("u")), headers=headers))
+        assert played.session.facts[played.last.seq].thread == thread
+    replayed = Session.replay(played.records)  # type: ignore[arg-type]
+    assert replayed.facts == played.session.facts
+    assert replayed.depths == {"a": 0, "b": 1, "c": 2, "d": None, "e": None}
+
+
+@pytest.mark.parametrize(
+    ("drawn_from", "reason"),
+    [
+        (Distribution(), None),
+        (Distribution(0.5), None),
+        (Distribution(logprobs="raw"), None),
+        (Distribution(0.5, logprobs="raw"), "bad_logprob"),
+        (Distribution(top_p=0.9), "constrained"),
+        (Distribution(top_k=3), "constrained"),
+        (Distribution(0.0), "constrained"),
+    ],
+)
+def test_what_a_turn_was_drawn_from_decides_whether_it_trains(drawn_from: Distribution, reason: str | None) -> None:
+    played = Played()
+    asked = request(user("u"))
+    found = match(played.session.tree, asked)
+    rendered = [played.ids(step) for step in found.steps]
+    turn = played.session.start(asked, b"", found, rendered, ids_of([7]), 1.0, distribution=drawn_from)
+    played.finish(turn, said("x"))
+    assert turn.reason == reason
+    assert played.session.facts[turn.seq].distribution == drawn_from
+
+
+def test_a_draw_ended_by_a_stop_text_is_not_missing_its_stop_id() -> None:
+    for stop_sequence, notes in (("END", ()), ("", (STOP_NOT_RETURNED,))):
+        played = Played()
+        turn = played.start(request(user("u")))
+        draw = Draw(ids_of([1, 2]), np.float32([-0.5, -1.0]), "stop", stop_sequence=stop_sequence)
+        played.session.finish(turn, draw, said("x"), 1.0)
+        assert played.session.facts[turn.seq].notes == notes
+        assert Session.replay(played.records).facts == played.session.facts  # type: ignore[arg-type]
 
 
 def test_a_turn_in_which_nothing_was_sampled_counts_only_while_it_runs() -> None:

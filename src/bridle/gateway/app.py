@@ -6,18 +6,23 @@ Agent routes exist bare (`/v1/...`, the key routes) and under `/s/<session>` (th
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from secrets import token_hex
+
+import msgspec
 
 from bridle.errors import BadRequest, BridleError, InfrastructureError, NotFound
 from bridle.gateway.access import Access, LiveSession
-from bridle.gateway.asgi import App, Connection, Receive, Scope, Send, paced
+from bridle.gateway.asgi import App, Connection, Exchange, Receive, Scope, Send, interleaved, paced
 from bridle.gateway.generation import Generation
+from bridle.gateway.keys import strike_out, without_key
 from bridle.gateway.metrics import Metrics
 from bridle.gateway.routes import Routes
 from bridle.gateway.turn import Turns
-from bridle.messages import ModelRequest
+from bridle.gateway.websocket import METHOD as WEBSOCKET, accepted, read_create, refuse
+from bridle.messages import Message, ModelRequest, Reply, Usage
 from bridle.protocols.base import Does, Protocol, ReplyStream
 from bridle.rendering.base import TextDelta, ThinkingDelta
 from bridle.sessions.session import signature
@@ -31,19 +36,32 @@ BEGIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One agent's HTTP call, authorised."""
+    """One agent's call, authorised."""
 
     protocol: Protocol
     live: LiveSession
     headers: dict[str, str]
     body: bytes
-    connection: Connection
+    connection: Exchange
     route: str
     """Method and path, as the log shows them."""
     target: str
     """Path and query below the base URL."""
     model: str
     """The model named in the path, where the route has one."""
+    framed: bool = False
+    """It came over a WebSocket: the answer is streamed, and the next call may go on from it whatever this one says."""
+
+
+@dataclass(slots=True)
+class Where:
+    """Which call a line of the log speaks of. `session`: the one the path names until the key has told."""
+
+    session: str
+    route: str
+
+    def __str__(self) -> str:
+        return f"session {self.session}: {self.route}"
 
 
 Handler = Callable[[Call], Awaitable[None]]
@@ -78,11 +96,10 @@ class AgentApp:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
         session, path = split(scope["path"])
-        if scope["method"] == "HEAD":
+        if scope["type"] == "websocket":
+            await self._websocket(session, path, scope, receive, send)
+        elif scope["method"] == "HEAD":
             await Connection(receive, send).answer(200, b"")
         elif session or path.startswith(AGENT_PATHS):
             await self._agent(session, path, scope, Connection(receive, send))
@@ -91,33 +108,68 @@ class AgentApp:
 
     async def _agent(self, path_session: str, path: str, scope: Scope, connection: Connection) -> None:
         """Runs one call; errors leave in the protocol's own shape, with one log line that names the session."""
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers(scope)
         route, query = f"{scope['method']} {path}", scope["query_string"].decode("latin-1")
         found = self.routes.find(scope["method"], path, headers)
-        protocol, session = found.protocol, path_session or "-"
+        where = Where(path_session or "-", route)
+        async with self._refusing(found.protocol, connection, where):
+            live = self.access.agent(headers, path_session, query)
+            where.session = live.session.id
+            body = await connection.body(self.max_body_bytes)
+            harmless = without_key(query)
+            target = f"{path}?{harmless}" if harmless else path
+            async with (
+                live.taped(connection, scope["method"], target, headers, body) as exchange,
+                self._refusing(found.protocol, exchange, where),
+            ):
+                live.refuse_ending()
+                if found.route is None:
+                    raise NotFound(f"no route {route}; an agent may call {', '.join(self.routes)}")
+                call = Call(found.protocol, live, headers, body, exchange, route, target, found.model)
+                await self.handlers[found.route.does](call)
+
+    async def _websocket(self, path_session: str, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Runs the calls of one connection, one after the other; the key is checked before it opens."""
+        headers = _headers(scope)
+        route = f"{WEBSOCKET} {path}"
+        found = self.routes.find(WEBSOCKET, path, headers)
         try:
             live = self.access.agent(headers, path_session)
-            session = live.session.id
-            body = await connection.body(self.max_body_bytes)
-            live.refuse_ending()
             if found.route is None:
                 raise NotFound(f"no route {route}; an agent may call {', '.join(self.routes)}")
-            target = f"{path}?{query}" if query else path
-            call = Call(protocol, live, headers, body, connection, route, target, found.model)
-            await self.handlers[found.route.does](call)
         except BridleError as error:
-            self._failed(f"session {session}: {route}: {error.status} {error.kind}: {error}", error)
-            await connection.answer(error.status, protocol.error(error), _retry_headers(error))
+            self._failed(f"session {path_session or '-'}: {route}: {error.status} {error.kind}: {error}", error)
+            await refuse(receive, send)
+            return
+        async with accepted(receive, send) as socket:
+            async for frame in socket.frames():
+                async with (
+                    live.taped(frame, WEBSOCKET, path, headers, frame.body) as exchange,
+                    self._refusing(found.protocol, exchange, Where(live.session.id, route)),
+                ):
+                    live.refuse_ending()
+                    handler = self._call if read_create(frame.body).generate else self._announced
+                    call = Call(found.protocol, live, headers, frame.body, exchange, route, path, "", framed=True)
+                    await handler(call)
+
+    @asynccontextmanager
+    async def _refusing(self, protocol: Protocol, connection: Exchange, where: Where) -> AsyncIterator[None]:
+        """Answers the errors of a call in its protocol's shape."""
+        try:
+            yield
+        except BridleError as error:
+            self._failed(f"{where}: {error.status} {error.kind}: {error}", error)
+            await connection.answer(_status(protocol, error), protocol.error(error), retry_headers(error))
         except Exception:
-            log.exception("%s failed", one_line(f"session {session}: {route}"))
+            log.exception("%s failed", one_line(str(where)))
             if connection.started:
                 raise
             internal = BridleError("internal error in the gateway; its log has the traceback")
-            await connection.answer(internal.status, protocol.error(internal), _retry_headers(internal))
+            await connection.answer(internal.status, protocol.error(internal), retry_headers(internal))
 
     async def _call(self, call: Call) -> None:
         with _refusing_endless_nesting():
-            request = self._parse(call)
+            request = call.live.conversations.resolve(self._parse(call))
             draws = self.turns.draws(call.live, request)
         self.metrics.turns.labels(call.protocol.name).inc()
         respond = self._stream if request.stream else self._reply
@@ -132,6 +184,7 @@ class AgentApp:
 
     async def _reply(self, call: Call, request: ModelRequest, draws: Sequence[Generation]) -> None:
         replies = [await draw.wait() for draw in draws]
+        call.live.conversations.remember(request, replies[0])
         await call.connection.answer(200, call.protocol.encode(request, replies))
         _all_sent(draws)
 
@@ -145,16 +198,29 @@ class AgentApp:
             async with aclosing(paced(_deltas(stream, draws), stream.ping, self.ping_s)) as chunks:
                 async for data in chunks:
                     await call.connection.chunk(data)
-            await call.connection.chunk(stream.finish([await draw.wait() for draw in draws]), last=True)
+            replies = [await draw.wait() for draw in draws]
+            call.live.conversations.remember(request, replies[0])
+            await call.connection.chunk(stream.finish(replies), last=True)
             _all_sent(draws)
         except BridleError as error:
             session = call.live.session.id
             self._failed(f"session {session}: {call.route}: failed while streaming: {error.kind}: {error}", error)
             await call.connection.chunk(stream.error(error), last=True)
 
+    async def _announced(self, call: Call) -> None:
+        """A call that only says what the next one will bring before its own messages: no turn, nothing recorded."""
+        with _refusing_endless_nesting():
+            request = call.live.conversations.resolve(self._parse(call))
+        reply = Reply(f"announced{token_hex(8)}", request.model, Message("assistant"), "stop", Usage(0, 0))
+        call.live.conversations.remember_prompt(request, reply.id)
+        stream = call.protocol.stream(request, reply.id)
+        await call.connection.start_stream(stream.content_type)
+        await call.connection.chunk(stream.start(reply.usage) + stream.finish([reply]), last=True)
+
     async def _count(self, call: Call) -> None:
         with _refusing_endless_nesting():
-            tokens = self.turns.count(call.live, self._parse(call))
+            request = call.live.conversations.resolve(self._parse(call))
+            tokens = self.turns.count(call.live, request)
         await call.connection.answer(200, call.protocol.token_count(tokens))
 
     async def _models(self, call: Call) -> None:
@@ -171,7 +237,7 @@ class AgentApp:
     def _parse(self, call: Call) -> ModelRequest:
         request = call.protocol.parse(call.body, call.headers, call.target)
         self._check_model(request.model)
-        return request
+        return msgspec.structs.replace(request, stream=True, store=True) if call.framed else request
 
     def _check_model(self, name: str) -> None:
         if name not in self.models:
@@ -179,14 +245,15 @@ class AgentApp:
 
 
 async def _deltas(stream: ReplyStream, draws: Sequence[Generation]) -> AsyncGenerator[bytes, None]:
-    """Encoded text and thinking of the draws as they come, siblings one after the other."""
-    for index, draw in enumerate(draws):
-        async for event in draw.follow():
+    """Encoded text and thinking of the draws as they come."""
+    async with aclosing(interleaved([draw.follow() for draw in draws])) as events:
+        async for index, event in events:
             match event:
-                case TextDelta(text):
-                    yield stream.text(text, index)
-                case ThinkingDelta(text):
-                    yield stream.thinking(text, index)
+                # Nothing sent (thinking the client does not want) is silence, which keep-alives have to break.
+                case TextDelta(text) if data := stream.text(text, index):
+                    yield data
+                case ThinkingDelta(text) if data := stream.thinking(text, index):
+                    yield data
 
 
 @contextmanager
@@ -209,6 +276,10 @@ def _record_delivery(live: LiveSession, draw: Generation) -> None:
         live.session.deliver(draw.turn, delivered=draw.delivered)
 
 
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
 def split(path: str) -> tuple[str, str]:
     """-> (session named in the path, "" for none; the path below it, a doubled /v1 folded)."""
     session = ""
@@ -219,11 +290,20 @@ def split(path: str) -> tuple[str, str]:
 
 
 def one_line(text: str) -> str:
-    """`text` without characters that could forge a line of the log; clients write the paths and bodies in it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """`text` without keys, and without characters that could forge a line of the log; clients write the paths and
+    bodies in it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in strike_out(text))
 
 
-def _retry_headers(error: BridleError) -> dict[str, str]:
+def _status(protocol: Protocol, error: BridleError) -> int:
+    """529 is Anthropic's own; clients of the others know 503. What a 403 refused Codex asks five times more, what a 400
+    refused never."""
+    if protocol.name == "openai_responses" and error.status == 403:
+        return 400
+    return 503 if error.status == 529 and protocol.name != "anthropic" else error.status
+
+
+def retry_headers(error: BridleError) -> dict[str, str]:
     """Codex gives up on a retryable status without Retry-After; SDKs obey x-should-retry."""
     if isinstance(error, InfrastructureError) and error.retryable:
         return {"retry-after": "1"}

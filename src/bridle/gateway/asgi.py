@@ -3,15 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, MutableMapping
-from typing import Any
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import aclosing
+from typing import Any, Protocol as Contract, TypeVar
 
 from bridle.errors import BadRequest, BodyTooLarge
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+T = TypeVar("T")
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Exchange(Contract):
+    """A call's way back to its client, whatever carries it."""
+
+    @property
+    def started(self) -> bool:
+        """Something was sent already."""
+        ...
+
+    async def answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None: ...
+
+    async def start_stream(self, content_type: str) -> None: ...
+
+    async def chunk(self, data: bytes, *, last: bool = False) -> None: ...
+
+    async def unless_gone(self, work: Coroutine[Any, Any, None]) -> None:
+        """Awaits `work`; cancels it when the client goes away first."""
+        ...
 
 
 class Connection:
@@ -88,7 +118,7 @@ async def paced(source: AsyncIterator[bytes], ping: Callable[[], bytes], ping_s:
     pending: asyncio.Task[bytes | None] | None = None
     try:
         while True:
-            pending = pending or asyncio.create_task(_next(source), name="next event")
+            pending = pending or _asked(source)
             if not (await asyncio.wait((pending,), timeout=ping_s))[0]:
                 yield ping()
                 continue
@@ -103,5 +133,33 @@ async def paced(source: AsyncIterator[bytes], ping: Callable[[], bytes], ping_s:
             await asyncio.gather(pending, return_exceptions=True)
 
 
-async def _next(source: AsyncIterator[bytes]) -> bytes | None:
+async def interleaved(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """What each source gives as it gives it, with the source's number. Raises what one of them raises."""
+    if len(sources) == 1:
+        async with aclosing(sources[0]) as only:
+            async for value in only:
+                yield 0, value
+        return
+    pending = {_asked(source): index for index, source in enumerate(sources)}
+    try:
+        while pending:
+            done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in sorted(done, key=pending.__getitem__):
+                index, given = pending.pop(task), task.result()
+                if given is not None:
+                    yield index, given
+                    pending[_asked(sources[index])] = index
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for source in sources:
+            await source.aclose()
+
+
+def _asked(source: AsyncIterator[T]) -> asyncio.Task[T | None]:
+    return asyncio.create_task(_next(source), name="next event")
+
+
+async def _next(source: AsyncIterator[T]) -> T | None:
     return await anext(source, None)

@@ -40,6 +40,15 @@ class GatewayClient:
         answer = await self._http.post("/sessions", {"id": session_id, **msgspec.to_builtins(options)})
         return msgspec.convert(answer, OpenedSession)
 
+    async def pause(self) -> dict[str, Any]:
+        """No draw begins until `resume` -> {"paused": true, "running": draws that go on, "held": those that wait}."""
+        paused: dict[str, Any] = await self._http.post("/pause", {}, idempotent=True)
+        return paused
+
+    async def resume(self) -> dict[str, Any]:
+        resumed: dict[str, Any] = await self._http.post("/resume", {}, idempotent=True)
+        return resumed
+
     async def show(self, session_id: str) -> dict[str, Any]:
         shown: dict[str, Any] = await self._http.get(f"/sessions/{session_id}")
         return shown

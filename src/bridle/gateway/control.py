@@ -19,12 +19,16 @@ from starlette.routing import Route
 
 from bridle.decoding import decode
 from bridle.errors import BadRequest, BridleError, Conflict, NotFound
-from bridle.gateway.access import Access, LiveSession, new_key
+from bridle.gateway.access import Access, LiveSession
+from bridle.gateway.capture import Capture
 from bridle.gateway.journal import Journal
+from bridle.gateway.keys import new_key
 from bridle.gateway.metrics import Metrics
+from bridle.gateway.pause import Pause
 from bridle.messages import Kind
 from bridle.rendering.base import Renderer
 from bridle.samples.linearize import DEFAULT, Options, document, linearize
+from bridle.sessions.codec import decode as read_log
 from bridle.sessions.records import Opened, SessionOptions
 from bridle.sessions.session import Session
 
@@ -67,10 +71,13 @@ class FinishSession(Linearization, frozen=True, forbid_unknown_fields=True):
 class Control:
     """Opens, shows and finishes sessions; `base_url` is known once the server listens."""
 
-    def __init__(self, access: Access, renderer: Renderer, metrics: Metrics, data: Path, model: str) -> None:
+    def __init__(
+        self, access: Access, renderer: Renderer, metrics: Metrics, pause: Pause, data: Path, model: str
+    ) -> None:
         self.access = access
         self.renderer = renderer
         self.metrics = metrics
+        self.pause = pause
         self.data = data
         self.model = model
         self.base_url = ""
@@ -80,6 +87,8 @@ class Control:
             routes=[
                 Route("/healthz", _healthz),
                 Route("/metrics", self._guarded(self._metrics)),
+                Route("/pause", self._guarded(self._pause), methods=["POST"]),
+                Route("/resume", self._guarded(self._resume), methods=["POST"]),
                 Route("/sessions", self._guarded(self._open), methods=["POST"]),
                 Route("/sessions/{id}", self._guarded(self._show)),
                 Route("/sessions/{id}/finish", self._guarded(self._finish), methods=["POST"]),
@@ -101,14 +110,20 @@ class Control:
         journal = Journal(self.log_path(session_id))
         session = Session(journal.append)
         fingerprint = f"{self.renderer.vocabulary.fingerprint}/{self.renderer.facts.fingerprint}"
-        session.open(Opened(session_id, self.model, fingerprint, order.session_options(), time.time()))
-        live = LiveSession(session, new_key(), journal)
+        options, key = order.session_options(), new_key()
+        session.open(Opened(session_id, self.model, fingerprint, options, time.time()))
+        capture = Capture(journal.path.with_name("wire.zst")) if options.capture == "raw" else None
+        live = LiveSession(session, key, journal, capture)
         self.access.add(live)
         self.metrics.sessions.inc()
         return live
 
-    async def finish(self, session_id: str, order: FinishSession) -> dict[str, Any]:
-        """Draws under way are aborted and recorded, the session is sealed, its tree becomes samples. Repeatable."""
+    async def finish(self, session_id: str, order: FinishSession) -> bytes:
+        """Draws under way are aborted and recorded, the session is sealed, its tree becomes samples -> JSON.
+
+        Repeatable: then from the log, so that a finished session takes no memory."""
+        if (ended := self.access.ended(session_id)) is not None:
+            return await asyncio.to_thread(_from_log, ended.log, order)
         live = self.access.get(session_id)
         live.ending = live.ending or order.cause or "finished"
         while live.running:
@@ -118,8 +133,12 @@ class Control:
             live.journal.close()
             self.metrics.sessions.dec()
             self.metrics.sampled.inc(live.session.sampled_tokens)
-        result = linearize(live.session.tree, order.options(live.session), live.session.facts)
-        return {**document(result), "refused": live.session.refused}
+        if live.capture is not None:
+            await live.capture.close()
+        # Nothing changes a sealed session, and a long one takes seconds.
+        answer = await asyncio.to_thread(_finished, live.session, order)
+        self.access.end(live)
+        return answer
 
     async def _open(self, request: Request) -> Response:
         live = self.open(_body(await request.body(), OpenSession))
@@ -128,7 +147,19 @@ class Control:
         return _json({"id": live.session.id, "key": live.key, "base_urls": urls, "model": self.model}, 201)
 
     async def _show(self, request: Request) -> Response:
-        live = self.access.get(request.path_params["id"])
+        session_id = request.path_params["id"]
+        if (ended := self.access.ended(session_id)) is not None:
+            return _json(
+                {
+                    "id": ended.id,
+                    "sealed": ended.cause,
+                    "turns": ended.turns,
+                    "running": 0,
+                    "sampled_tokens": ended.sampled_tokens,
+                    "log": str(ended.log),
+                }
+            )
+        live = self.access.get(session_id)
         session = live.session
         return _json(
             {
@@ -142,7 +173,22 @@ class Control:
         )
 
     async def _finish(self, request: Request) -> Response:
-        return _json(await self.finish(request.path_params["id"], _body(await request.body(), FinishSession)))
+        answer = await self.finish(request.path_params["id"], _body(await request.body(), FinishSession))
+        return Response(answer, media_type="application/json")
+
+    async def _pause(self, request: Request) -> Response:
+        self.pause.pause()
+        return self._paused()
+
+    async def _resume(self, request: Request) -> Response:
+        self.pause.resume()
+        return self._paused()
+
+    def _paused(self) -> Response:
+        """`running`: draws that the engine has begun, as far as is known here."""
+        under_way = sum(len(live.running) for live in self.access)
+        held = self.pause.held
+        return _json({"paused": self.pause.paused, "running": under_way - held, "held": held})
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
@@ -156,6 +202,15 @@ class Control:
                 return _json({"error": {"kind": error.kind, "message": error.message}}, error.status)
 
         return guarded
+
+
+def _finished(session: Session, order: FinishSession) -> bytes:
+    result = linearize(session.tree, order.options(session), session.facts)
+    return orjson.dumps({**document(result), "refused": session.refused})
+
+
+def _from_log(log: Path, order: FinishSession) -> bytes:
+    return _finished(Session.replay(read_log(log.read_bytes(), str(log))), order)
 
 
 async def _healthz(request: Request) -> Response:

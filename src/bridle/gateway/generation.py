@@ -9,26 +9,41 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 
 import numpy as np
 
-from bridle.engines.base import Chunk, Engine, GenerateRequest
+from bridle.engines.base import Chunk
 from bridle.errors import BridleError, EngineError
-from bridle.messages import FinishReason, Message, Reply, Usage
+from bridle.gateway.stops import Withheld, cut
+from bridle.messages import FinishReason, Message, Reply, TokenLogprob, Usage
 from bridle.rendering.base import Event, ReplyParser
-from bridle.sessions.session import Draw, Session
+from bridle.sessions.session import Draw, Session, signature
 from bridle.sessions.tree import Turn
 from bridle.tokens import concatenate
+
+Spelling = Callable[[int], bytes]
+"""Token id -> its bytes."""
 
 log = logging.getLogger("bridle.gateway")
 
 
 class Generation:
-    """`reply` or `error` is set once `finished`. `events` are safe to pass on while sampling goes on."""
+    """`reply` or `error` is set once `finished`. `events` are safe to pass on while sampling goes on.
 
-    def __init__(self, session: Session, turn: Turn, model: str, parser: ReplyParser, usage: Usage) -> None:
+    `stops`: the client's stop texts. `spelling`: given where the client asked for logprobs."""
+
+    def __init__(
+        self,
+        session: Session,
+        turn: Turn,
+        model: str,
+        parser: ReplyParser,
+        usage: Usage,
+        stops: Sequence[str] = (),
+        spelling: Spelling | None = None,
+    ) -> None:
         self.session = session
         self.turn = turn
         self.model = model
@@ -43,6 +58,8 @@ class Generation:
         self._left = asyncio.Event()
         self._abandoned = False
         self._parser = parser
+        self._withheld = Withheld(stops)
+        self._spelling = spelling
         self._chunks: list[Chunk] = []
         self._changed = asyncio.Event()
 
@@ -67,7 +84,7 @@ class Generation:
         self._left.set()
         await self.ended.wait()
 
-    async def follow(self) -> AsyncIterator[Event]:
+    async def follow(self) -> AsyncGenerator[Event, None]:
         """Every event from the first on, until the draw is recorded. Raises the draw's error."""
         at = 0
         while True:
@@ -96,12 +113,9 @@ class Generation:
             raise EngineError(f"turn {self.turn.id} was aborted: its client went away and nobody took its place")
         return self.reply
 
-    async def run(self, engine: Engine, order: GenerateRequest, abort_grace_s: float) -> None:
-        """Samples to the end, or until nobody has listened for `abort_grace_s`; then records.
-
-        `order` holds the whole prompt, so it is not kept: a session's memory grows with its tokens, not with its turns.
-        """
-        sampling = asyncio.create_task(self._sample(engine, order), name=f"sample {self.turn.id}")
+    async def run(self, chunks: AsyncGenerator[Chunk, None], stop_ids: tuple[int, ...], abort_grace_s: float) -> None:
+        """Takes `chunks` to the end, or until nobody has listened for `abort_grace_s`; then records."""
+        sampling = asyncio.create_task(self._sample(chunks), name=f"sample {self.turn.id}")
         lonely = asyncio.create_task(self._lonely(abort_grace_s), name=f"abort {self.turn.id}")
         try:
             await asyncio.wait((sampling, lonely), return_when=asyncio.FIRST_COMPLETED)
@@ -109,10 +123,10 @@ class Generation:
             for task in (sampling, lonely):
                 task.cancel()
             await asyncio.gather(sampling, lonely, return_exceptions=True)
-            self._record(sampling, order.sampling.stop_ids)
+            self._record(sampling, stop_ids)
 
-    async def _sample(self, engine: Engine, order: GenerateRequest) -> None:
-        async with aclosing(engine.generate(order)) as chunks:
+    async def _sample(self, source: AsyncGenerator[Chunk, None]) -> None:
+        async with aclosing(source) as chunks:
             async for chunk in chunks:
                 self._chunks.append(chunk)
                 self._publish(self._parser.feed(chunk.ids.tolist()))
@@ -136,8 +150,9 @@ class Generation:
         complete = sampling.done() and not sampling.cancelled() and sampling.exception() is None
         events: list[Event] = []
         try:
-            draw = _draw(self._chunks, stop_ids)
+            draw = _draw(self._chunks, stop_ids, "" if complete or sampling.cancelled() else str(sampling.exception()))
             message, events = self._parser.finish()
+            message = cut(message, draw.stop_sequence)
             self.session.finish(self.turn, draw, message, time.time(), delivered=complete and self.listeners > 0)
             if complete:
                 self.reply = self._reply(draw)
@@ -162,16 +177,19 @@ class Generation:
             model=self.model,
             message=message,
             finish_reason=_finish_reason(draw.finish_reason, message),
-            usage=Usage(self.usage.input, len(draw.ids), self.usage.cached),
+            usage=Usage(self.usage.input, len(draw.ids), self.usage.cached, self._parser.reasoning_ids),
+            stop_sequence=draw.stop_sequence,
+            logprobs=_logprobs(self.turn, self._spelling) if self._spelling else None,
+            signature=signature(self.turn.id),
         )
 
     def _publish(self, events: list[Event]) -> None:
-        self.events.extend(events)
+        self.events.extend(self._withheld.pass_on(events))
         self._changed.set()
         self._changed = asyncio.Event()
 
 
-def _draw(chunks: list[Chunk], stop_ids: tuple[int, ...]) -> Draw:
+def _draw(chunks: list[Chunk], stop_ids: tuple[int, ...], failed: str) -> Draw:
     ids = concatenate([chunk.ids for chunk in chunks])
     known = [chunk.logprobs for chunk in chunks if chunk.logprobs is not None]
     finish: FinishReason = next((chunk.finish for chunk in reversed(chunks) if chunk.finish), "abort")
@@ -183,6 +201,20 @@ def _draw(chunks: list[Chunk], stop_ids: tuple[int, ...]) -> Draw:
         forced=any(chunk.forced for chunk in chunks),
         constrained=any(chunk.constrained for chunk in chunks),
         stop_id=int(ids[-1]) if finish == "stop" and len(ids) and int(ids[-1]) in stop_ids else None,
+        stop_sequence=chunks[-1].stopped_by if chunks else "",
+        failed=failed,
+    )
+
+
+def _logprobs(turn: Turn, spelling: Spelling) -> tuple[TokenLogprob, ...] | None:
+    """Of every sampled id but the stop id; None where the engine gave none that are usable."""
+    if turn.logprobs is None:
+        return None
+    ids = turn.sampled if turn.stop_id is None else turn.sampled[:-1]
+    spelled = [spelling(id) for id in ids.tolist()]
+    return tuple(
+        TokenLogprob(data.decode(errors="replace"), logprob, data)
+        for data, logprob in zip(spelled, turn.logprobs.tolist(), strict=False)
     )
 
 

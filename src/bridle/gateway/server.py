@@ -19,7 +19,8 @@ from bridle.gateway.access import Access
 from bridle.gateway.app import AgentApp
 from bridle.gateway.control import Control
 from bridle.gateway.metrics import Metrics
-from bridle.gateway.turn import Turns
+from bridle.gateway.pause import Pause
+from bridle.gateway.turn import OnTurn, Turns
 from bridle.lifetimes import Supervisor
 from bridle.protocols import NAMES as PROTOCOLS
 from bridle.registry import resolve
@@ -37,6 +38,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ping_s: float = 15.0
     """A silent stream gets a keep-alive this often (Gemini CLI gives up after 60 s without a byte)."""
     max_body_mb: int = 64
+    max_hold_s: float = 600.0
+    """How long a call waits while sampling is paused."""
+    engine_retries: int = 2
+    """How often a turn is tried again whose engine failed before its first token."""
 
 
 class Gateway:
@@ -50,23 +55,38 @@ class Gateway:
 
 @asynccontextmanager
 async def serve(
-    config: GatewayConfig, renderer: Renderer, engine: Engine, data: Path, control_token: str = ""
+    config: GatewayConfig,
+    renderer: Renderer,
+    engine: Engine,
+    data: Path,
+    control_token: str = "",
+    on_turn: OnTurn | None = None,
 ) -> AsyncIterator[Gateway]:
-    """Listens until left. `engine` is entered already and belongs to the caller; `data` receives the session logs."""
+    """Listens until left. `engine` is entered already and belongs to the caller; `data` receives the session logs.
+
+    `on_turn` is called with every turn that was recorded; what it raises is logged and changes nothing."""
     if not engine.facts.returns_stop_id:
         raise EngineUnfit(
             f"engine {engine.facts.name} does not return the stop id it sampled, so turns cannot be trained exactly; "
             "use an engine or a version that does"
         )
     token = control_token or secrets.token_hex(24)
-    access, metrics = Access(token), Metrics()
+    access, metrics, pause = Access(token), Metrics(), Pause(config.max_hold_s)
     listener = _listen(config.host, config.port)
     async with _closing(access), Supervisor("gateway") as supervisor:
-        control = Control(access, renderer, metrics, data, config.model)
+        control = Control(access, renderer, metrics, pause, data, config.model)
         app = AgentApp(
             {name: resolve("protocol", PROTOCOLS, name)() for name in PROTOCOLS},
             access,
-            Turns(renderer, engine, supervisor, config.abort_grace_s),
+            Turns(
+                renderer,
+                engine,
+                supervisor,
+                pause,
+                abort_grace_s=config.abort_grace_s,
+                engine_retries=config.engine_retries,
+                on_turn=on_turn,
+            ),
             metrics,
             control.app(),
             models=(config.model,),
@@ -75,7 +95,14 @@ async def serve(
         )
         control.base_url = f"http://{config.host}:{listener.getsockname()[1]}"
         server = _Server(
-            uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=2)
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=2,
+                ws_max_size=app.max_body_bytes,
+            )
         )
         serving = supervisor.start("http", server.serve(sockets=[listener]))
         try:
@@ -95,6 +122,8 @@ async def _closing(access: Access) -> AsyncIterator[None]:
     finally:
         for live in access:
             live.journal.close()
+            if live.capture is not None:
+                await live.capture.close()
 
 
 class _Server(uvicorn.Server):

@@ -5,49 +5,88 @@ match → splice and render the tail → record → sample → record → reply;
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 
 import msgspec
 
-from bridle.engines.base import Engine, GenerateRequest, Sampling
+from bridle.engines.base import Engine, GenerateRequest
+from bridle.errors import BridleError, PromptTooLong
 from bridle.gateway.access import LiveSession
+from bridle.gateway.attempts import sampled
 from bridle.gateway.generation import Generation
-from bridle.gateway.prompt import prepare
+from bridle.gateway.pause import Pause
+from bridle.gateway.prompt import Prompt, prepare
+from bridle.gateway.sampling import distribution_of, pinned, sampling_of
 from bridle.lifetimes import Supervisor
-from bridle.messages import ModelRequest, Note, Usage
+from bridle.messages import Kind, ModelRequest, Reply, Usage
 from bridle.rendering.base import Renderer
 from bridle.sessions.match import digest
-from bridle.sessions.records import SessionOptions
+
+log = logging.getLogger("bridle.gateway")
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A turn that was recorded, for tools that look on. Either `reply` or `error` is set. Times in Unix seconds."""
+
+    session: str
+    turn: str
+    kind: Kind
+    request: ModelRequest
+    reply: Reply | None
+    error: BridleError | None
+    started: float
+    recorded: float
+
+
+OnTurn = Callable[[Answered], None]
 
 
 class Turns:
     """Runs model calls of all sessions over one renderer and one engine."""
 
-    def __init__(self, renderer: Renderer, engine: Engine, supervisor: Supervisor, abort_grace_s: float) -> None:
+    def __init__(
+        self,
+        renderer: Renderer,
+        engine: Engine,
+        supervisor: Supervisor,
+        pause: Pause,
+        *,
+        abort_grace_s: float,
+        engine_retries: int,
+        on_turn: OnTurn | None = None,
+    ) -> None:
         self.renderer = renderer
         self.engine = engine
         self.supervisor = supervisor
+        self.pause = pause
         self.abort_grace_s = abort_grace_s
+        self.engine_retries = engine_retries
+        self.on_turn = on_turn
 
     def draws(self, live: LiveSession, request: ModelRequest) -> list[Generation]:
         """The draws that answer `request`: an earlier one for a retry, else new ones (n of them are true siblings).
 
         Nothing between the refusal and the start of a draw awaits, so a session is never sealed under one."""
         live.refuse_ending()
+        request = pinned(request, live.session.options)
         asked = digest(request)
         if (earlier := _retried(live, request, asked)) is not None:
             return [earlier]
-        live.session.admit(request.wishes.n)
+        live.session.admit(time.time(), request.wishes.n)
         return [self._draw(live, request, asked) for _ in range(request.wishes.n)]
 
     def count(self, live: LiveSession, request: ModelRequest) -> int:
         """Tokens of the prompt as it would be consumed; nothing is recorded."""
+        request = pinned(request, live.session.options)
         return prepare(self.renderer, live.session, request, self.engine.facts.context_length).length
 
     def _draw(self, live: LiveSession, request: ModelRequest, asked: bytes) -> Generation:
         session = live.session
-        prompt = prepare(self.renderer, session, request, self.engine.facts.context_length)
-        sampling, notes = self._sampling(session.options, request, prompt.length)
+        prompt, room = self._prompt(live, request)
+        facts = self.engine.facts
+        sampling, notes = sampling_of(session.options, request, room, self.renderer.stop_ids, facts)
         turn = session.start(
             request,
             asked,
@@ -57,37 +96,48 @@ class Turns:
             time.time(),
             prompt.before_stop,
             (*prompt.notes, *notes),
+            distribution_of(sampling, facts),
         )
         ids = session.tree.prompt(turn)
-        order = GenerateRequest(turn.id, ids, sampling, request, prompt.thinking_open)
+        order = GenerateRequest(turn.id, ids, sampling, request, prompt.thinking_open, self.renderer.thinking_end)
         parser = self.renderer.parser(prompt.thinking_open, request.tools)
         usage = Usage(len(ids), 0, session.facts[turn.seq].held)
-        generation = Generation(session, turn, request.model, parser, usage)
+        spelling = self.renderer.vocabulary.token_bytes if request.wishes.logprobs else None
+        generation = Generation(session, turn, request.model, parser, usage, sampling.stop, spelling)
         live.recent.append(generation)
         live.running.add(generation)
         self.supervisor.start(f"turn {turn.id}", self._run(live, generation, order))
         return generation
 
     async def _run(self, live: LiveSession, generation: Generation, order: GenerateRequest) -> None:
+        started = time.time()
+        chunks = sampled(self.engine, order, self.pause, self.engine_retries)
         try:
-            await generation.run(self.engine, order, self.abort_grace_s)
+            await generation.run(chunks, order.sampling.stop_ids, self.abort_grace_s)
         finally:
             live.running.discard(generation)
+            if self.on_turn is not None and order.conversation is not None:
+                _tell(self.on_turn, generation, order.conversation, started)
 
-    def _sampling(self, options: SessionOptions, request: ModelRequest, prompt: int) -> tuple[Sampling, list[Note]]:
-        """The trainer's sampling; the client's wishes are recorded, its length limit is honoured."""
-        room = self.engine.facts.context_length - prompt
-        trainer = options.sampling
-        if options.limits.context_tokens:
-            room = min(room, options.limits.context_tokens - prompt)
-        max_tokens = min(room, trainer.max_tokens, request.wishes.max_tokens or trainer.max_tokens)
-        sampling = Sampling(
-            max_tokens=max_tokens,
-            stop_ids=self.renderer.stop_ids,
-            temperature=trainer.temperature,
-            seed=trainer.seed,
-        )
-        return sampling, _overridden(request, sampling)
+    def _prompt(self, live: LiveSession, request: ModelRequest) -> tuple[Prompt, int]:
+        """-> the prompt, and the room it leaves for an answer."""
+        session, context = live.session, self.engine.facts.context_length
+        own = session.options.limits.context_tokens or context
+        try:
+            prompt = prepare(self.renderer, session, request, context)
+        except PromptTooLong:
+            if own < context:
+                session.note_refusal("context_tokens")
+            raise
+        return prompt, min(own, context) - prompt.length
+
+
+def _tell(on_turn: OnTurn, draw: Generation, request: ModelRequest, started: float) -> None:
+    turn = draw.turn
+    try:
+        on_turn(Answered(draw.session.id, turn.id, turn.kind, request, draw.reply, draw.error, started, time.time()))
+    except Exception:
+        log.exception("turn %s: who looks on failed; the turn is as it was", turn.id)
 
 
 def _retried(live: LiveSession, request: ModelRequest, asked: bytes) -> Generation | None:
@@ -103,23 +153,6 @@ def _retried(live: LiveSession, request: ModelRequest, asked: bytes) -> Generati
     return joinable
 
 
-def _overridden(request: ModelRequest, sampling: Sampling) -> list[Note]:
-    wishes = request.wishes
-    given = {
-        "max_tokens": wishes.max_tokens if (wishes.max_tokens or 0) > sampling.max_tokens else None,
-        "temperature": wishes.temperature if wishes.temperature != sampling.temperature else None,
-        "top_p": wishes.top_p if wishes.top_p != 1.0 else None,
-        "top_k": wishes.top_k if wishes.top_k != -1 else None,
-        "seed": wishes.seed,
-        "stop": wishes.stop or None,
-        "tool_choice": wishes.tool_choice if wishes.tool_choice != "auto" else None,
-        "logprobs": wishes.logprobs or None,
-        "response_schema": "given" if request.response_schema is not None else None,
-    }
-    wished = {name: value for name, value in given.items() if value is not None}
-    return [Note("wishes_overridden", msgspec.json.encode(wished).decode())] if wished else []
-
-
 def _says_retry(request: ModelRequest) -> bool:
     count = request.headers.get("x-stainless-retry-count", "0")
-    return count.isdigit() and int(count) > 0
+    return count.isascii() and count.isdigit() and count.strip("0") != ""

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bridle.messages import FinishReason, Kind, Note
+from bridle.messages import FinishReason, Kind, Note, ThreadFacts
 from bridle.samples.sample import Reason
 from bridle.sessions.echo import FORKS
 from bridle.sessions.match import Echo
+from bridle.sessions.records import Distribution
 from bridle.sessions.session import TurnFacts
 from bridle.sessions.tree import Turn
 
@@ -36,7 +37,8 @@ class Account(msgspec.Struct):
 class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`reason`: why the turn as a whole does not train, None when it may. `held_tokens` of the prompt were spliced from
     what was held, `new_tokens` rendered (both None when nobody recorded it). `forks`: the echoes that made the branch
-    leave what was held. `samples`: indexes of the samples that account for the draw."""
+    leave what was held. `samples`: indexes of the samples that account for the draw. `distribution`: what it was drawn
+    from and what its logprobs are of. `failed`: what the engine failed with. `thread`: which of the agent's conversations it belongs to, where headers say."""
 
     turn_id: str
     kind: Kind
@@ -53,6 +55,9 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason | None
     untrained: Mapping[Reason, int]
     samples: tuple[int, ...]
+    distribution: Distribution | None = None
+    failed: str = ""
+    thread: ThreadFacts | None = None
 
     def __post_init__(self) -> None:
         _balance(f"turn {self.turn_id}", self.sampled, self.trained, self.untrained)
@@ -113,6 +118,9 @@ def _turn(turn: Turn, prompt: int, account: Account, facts: TurnFacts | None) ->
         reason=account.reason,
         untrained=account.untrained,
         samples=tuple(account.samples),
+        distribution=facts.distribution if facts else None,
+        failed=facts.failed if facts else "",
+        thread=facts.thread if facts else None,
     )
 
 

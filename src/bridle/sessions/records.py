@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from bridle.errors import LogCorrupt
-from bridle.messages import FinishReason, Kind, KindRule, Message, Note
+from bridle.messages import FinishReason, Kind, KindRule, Message, Note, ThreadFacts, ThreadRule
 from bridle.sessions.match import Echo
 from bridle.sessions.tree import Origin, TurnReason
 from bridle.tokens import Ids
@@ -49,10 +49,26 @@ class TrainingSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("sampling.temperature must be > 0: a greedy draw has no logprob to train on")
 
 
+class Distribution(msgspec.Struct, frozen=True):
+    """What a turn was drawn from, and what its logprobs are of. `logprobs` processed: the whole distribution at
+    `temperature`; raw: the model's own, at temperature 1."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    logprobs: Literal["processed", "raw"] = "processed"
+
+    @property
+    def truncated(self) -> bool:
+        """Not every id could be drawn: a greedy draw is one of the most likely id alone."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.temperature <= 0
+
+
 class SessionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sampling: TrainingSampling = TrainingSampling()
     limits: Limits = Limits()
     kinds: tuple[KindRule, ...] = ()
+    threads: tuple[ThreadRule, ...] = ()
     history: Literal["keep"] = "keep"
     thinking: bool | None = None
     """Pins the template's thinking switch, whatever requests say."""
@@ -98,6 +114,9 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     echoes: tuple[Echo, ...]
     notes: tuple[Note, ...]
     at: float
+    distribution: Distribution = Distribution()
+    thread: ThreadFacts | None = None
+    """Which of the agent's conversations this is, where its headers say so."""
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
@@ -112,6 +131,10 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     stop_id: int | None
     reason: TurnReason | None
     at: float
+    stop_sequence: str = ""
+    """The client's stop text that ended the draw; `message` ends before it, `ids` do not."""
+    failed: str = ""
+    """What the engine failed with, where it did; a draw its client left has none."""
 
 
 class Delivery(msgspec.Struct, frozen=True, tag="delivery"):
@@ -121,11 +144,12 @@ class Delivery(msgspec.Struct, frozen=True, tag="delivery"):
     delivered: bool
 
 
-Limit = Literal["turns", "sampled_tokens"]
+Limit = Literal["turns", "sampled_tokens", "total_tokens", "wall_s", "context_tokens"]
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """A limit refused a call; only the first time is written."""
+    """A limit refused a call; calls refused after it by the same limit are not written. One too long for its context
+    is made good by the next turn (the agent compacted), but for an auxiliary one; the others refuse every call."""
 
     limit: Limit
 

@@ -14,11 +14,22 @@ import msgspec
 import numpy as np
 
 from bridle.errors import LimitReached, LogCorrupt, SessionSealed
-from bridle.messages import FinishReason, Message, ModelRequest, Note, Thinking, ToolCall, kind_of
+from bridle.messages import (
+    FinishReason,
+    Message,
+    ModelRequest,
+    Note,
+    Thinking,
+    ThreadFacts,
+    ToolCall,
+    kind_of,
+    thread_of,
+)
 from bridle.sessions.echo import FORKS
 from bridle.sessions.match import Echo, Match
 from bridle.sessions.records import (
     Delivery,
+    Distribution,
     Finished,
     Limit,
     NewNode,
@@ -42,13 +53,17 @@ STOP_NOT_RETURNED = Note(
 
 
 class TurnFacts(msgspec.Struct, frozen=True):
-    """How a turn's prompt came to be. `held`: ids spliced from what was held, `new`: ids rendered or transplanted."""
+    """How a turn's prompt came to be. `held`: ids spliced from what was held, `new`: ids rendered or transplanted.
+    `failed`: what the engine failed with, where it did."""
 
     held: int
     new: int
     echoes: tuple[Echo, ...] = ()
     notes: tuple[Note, ...] = ()
     before_stop: bool = False
+    distribution: Distribution = Distribution()
+    thread: ThreadFacts | None = None
+    failed: str = ""
 
 
 class Draw(msgspec.Struct, frozen=True):
@@ -61,13 +76,16 @@ class Draw(msgspec.Struct, frozen=True):
     forced: bool = False
     constrained: bool = False
     stop_id: int | None = None
+    stop_sequence: str = ""
+    failed: str = ""
 
 
 class Session:
     """The turn tree and everything else a session's records say.
 
     `told`: how draws came back in place. Every longer history says it again; the log holds it once. `refused`: the
-    limit that refused a call."""
+    limit that refused a call and was not made good since. `prompt_tokens`, `sampled_tokens`: of all turns so far.
+    `depths`: of the agent's conversations, where known."""
 
     def __init__(self, sink: Callable[[Record], None] = lambda record: None) -> None:
         self.sink = sink
@@ -76,6 +94,9 @@ class Session:
         self.facts: dict[int, TurnFacts] = {}
         self.told: set[Echo] = set()
         self.refused: Limit | None = None
+        self.prompt_tokens = 0
+        self.sampled_tokens = 0
+        self.depths: dict[str, int | None] = {}
         self.sealed: Sealed | None = None
 
     @classmethod
@@ -103,10 +124,6 @@ class Session:
         return self.opened
 
     @property
-    def sampled_tokens(self) -> int:
-        return sum(len(turn.sampled) for turn in self.tree.turns)
-
-    @property
     def used_turns(self) -> int:
         """A turn that an engine ended without a token was not the agent's."""
         return sum(turn.status == "started" or len(turn.sampled) > 0 for turn in self.tree.turns)
@@ -114,7 +131,7 @@ class Session:
     def open(self, record: Opened) -> None:
         self._record(record)
 
-    def admit(self, turns: int = 1) -> None:
+    def admit(self, at: float, turns: int = 1) -> None:
         """Raises SessionSealed or LimitReached when so many further turns may not start."""
         self._refuse_sealed()
         limits = self.options.limits
@@ -122,6 +139,15 @@ class Session:
             self._refuse("turns", f"{limits.turns} turns")
         if limits.sampled_tokens and self.sampled_tokens >= limits.sampled_tokens:
             self._refuse("sampled_tokens", f"{limits.sampled_tokens} sampled tokens")
+        if limits.total_tokens and self.prompt_tokens + self.sampled_tokens >= limits.total_tokens:
+            self._refuse("total_tokens", f"{limits.total_tokens} tokens of prompts and answers")
+        if limits.wall_s and at - self._opened.at >= limits.wall_s:
+            self._refuse("wall_s", f"{limits.wall_s:g} s")
+
+    def note_refusal(self, limit: Limit) -> None:
+        """Writes down that a limit refused a call."""
+        if self.refused in (None, "context_tokens") and self.refused != limit:
+            self._record(Refused(limit))
 
     def start(
         self,
@@ -133,9 +159,11 @@ class Session:
         at: float,
         before_stop: bool = False,
         notes: Sequence[Note] = (),
+        distribution: Distribution = Distribution(),
     ) -> Turn:
-        """Adds what the request brought (`rendered[i]`: the ids of `found.steps[i]`) and a started turn behind it."""
-        self.admit()
+        """Adds what the request brought (`rendered[i]`: the ids of `found.steps[i]`) and a started turn behind it.
+
+        What may start was asked of `admit`, for siblings together: the first must not use up what the second needs."""
         kind, rule = kind_of(request, self.options.kinds)
         seq = len(self.tree.turns)
         self._echoed(found.echoes)
@@ -157,13 +185,15 @@ class Session:
                 echoes=tuple(echo for echo in found.echoes if echo not in self.told),
                 notes=(*found.notes, *notes),
                 at=at,
+                distribution=distribution,
+                thread=thread_of(request, self.options.threads, self.depths),
             )
         )
         return self.tree.turns[seq]
 
     def finish(self, turn: Turn, draw: Draw, message: Message, at: float, delivered: bool = True) -> Turn:
         """Records a draw with the identities minted into its message."""
-        logprobs, reason = _trainable(draw)
+        logprobs, reason = _trainable(draw, self.facts[turn.seq].distribution)
         self._record(
             Finished(
                 seq=turn.seq,
@@ -175,6 +205,8 @@ class Session:
                 stop_id=draw.stop_id,
                 reason=reason,
                 at=at,
+                stop_sequence=draw.stop_sequence,
+                failed=draw.failed,
             )
         )
         if not delivered:
@@ -212,8 +244,7 @@ class Session:
                     self.deliver(turn, delivered=True)
 
     def _refuse(self, limit: Limit, what: str) -> NoReturn:
-        if self.refused is None:
-            self._record(Refused(limit))
+        self.note_refusal(limit)
         raise LimitReached(f"session {self.id} has used its {what}")
 
     def _refuse_sealed(self) -> None:
@@ -249,14 +280,26 @@ class Session:
         for new in record.nodes:
             node = tree.add_context(node, new.key, unpack_ids(new.ids), new.origin, new.turn).index
         lead = unpack_ids(record.lead)
+        self.prompt_tokens += tree.length(node) + len(lead)
+        if self.refused == "context_tokens" and record.kind != "auxiliary":
+            self.refused = None
         tree.start(Turn(record.seq, record.id, node, lead, record.kind, record.rule, record.digest))
         self.told.update(echo for echo in record.echoes if echo.echo not in FORKS and not echo.transplanted)
         self.facts[record.seq] = TurnFacts(
-            held, tree.length(node) + len(lead) - held, record.echoes, record.notes, record.before_stop
+            held,
+            tree.length(node) + len(lead) - held,
+            record.echoes,
+            record.notes,
+            record.before_stop,
+            record.distribution,
+            record.thread,
         )
+        if record.thread is not None:
+            self.depths.setdefault(record.thread.thread, record.thread.depth)
 
     def _finished(self, turn: Turn, record: Finished) -> None:
         turn.sampled = unpack_ids(record.ids)
+        self.sampled_tokens += len(turn.sampled)
         turn.logprobs = None if record.logprobs is None else unpack_logprobs(record.logprobs)
         if turn.logprobs is not None and len(turn.logprobs) != len(turn.sampled):
             raise LogCorrupt(
@@ -269,9 +312,12 @@ class Session:
         turn.stop_id = record.stop_id
         turn.reason = record.reason
         self.tree.finish(turn)
-        if record.finish_reason == "stop" and record.stop_id is None:
+        self.tree.turn_by_signature[signature(turn.id)] = turn.seq
+        if record.finish_reason == "stop" and record.stop_id is None and not record.stop_sequence:
             facts = self.facts[turn.seq]
             self.facts[turn.seq] = msgspec.structs.replace(facts, notes=(*facts.notes, STOP_NOT_RETURNED))
+        if record.failed:
+            self.facts[turn.seq] = msgspec.structs.replace(self.facts[turn.seq], failed=record.failed)
 
     def _turn(self, seq: int) -> Turn:
         if not 0 <= seq < len(self.tree.turns):
@@ -288,7 +334,7 @@ _ORIGINS: dict[str, Origin] = {
 }
 
 
-def _trainable(draw: Draw) -> tuple[np.ndarray | None, TurnReason | None]:
+def _trainable(draw: Draw, drawn_from: Distribution) -> tuple[np.ndarray | None, TurnReason | None]:
     """The logprobs to keep and the reason why the draw is context, if it is."""
     if draw.forced:
         return None, "forced"
@@ -303,7 +349,10 @@ def _trainable(draw: Draw) -> tuple[np.ndarray | None, TurnReason | None]:
         or (values > 1e-4).any()
     ):
         return None, "bad_logprob"
-    return values, "constrained" if draw.constrained else None
+    if drawn_from.logprobs == "raw" and drawn_from.temperature not in (0.0, 1.0):
+        # True numbers, but of another distribution than the one that was drawn from.
+        return None, "bad_logprob"
+    return values, "constrained" if draw.constrained or drawn_from.truncated else None
 
 
 def signature(turn_id: str) -> str:

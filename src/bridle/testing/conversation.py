@@ -53,6 +53,7 @@ class Played:
         self.session.open(Opened("s", "m", "r", options, 0.0))
 
     def start(self, asked: ModelRequest, before_stop: bool = False) -> Turn:
+        self.session.admit(1.0)
         found = match(self.session.tree, asked)
         rendered = [self.ids(step) for step in found.steps]
         return self.session.start(asked, digest(asked), found, rendered, ids_of([7]), 1.0, before_stop)

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 
 from bridle.engines.base import Engine
+from bridle.engines.calls import Call
 from bridle.engines.journal import Entry, read_journal
-from bridle.engines.script import Call, Script, ScriptTurn
+from bridle.engines.script import Script, ScriptTurn
 from bridle.engines.scripted import ScriptedEngine
 from bridle.exporters.jsonl import JsonlExporter
 from bridle.gateway.access import LiveSession
@@ -45,15 +46,19 @@ class Ground:
         self.engine = engine
         self.gateway = gateway
         self.client = client
+        self._opened: dict[str, LiveSession] = {}
         self.samples: list[Sample] = []
         self.fidelity: Fidelity | None = None
 
     async def open(self, session_id: str = "s", **options: Any) -> OpenedSession:
         """`options`: fields of SessionOptions."""
-        return await self.client.open(session_id, SessionOptions(**options))
+        opened = await self.client.open(session_id, SessionOptions(**options))
+        self._opened[session_id] = self.gateway.control.access.get(session_id)
+        return opened
 
     def live(self, session_id: str = "s") -> LiveSession:
-        return self.gateway.control.access.get(session_id)
+        """Also once it is finished, when the gateway has let it go."""
+        return self._opened.get(session_id) or self.gateway.control.access.get(session_id)
 
     async def finish(self, session_id: str = "s", **samples: Any) -> Fidelity:
         """Finishes the session over HTTP and lays down what a rollout would."""
