@@ -2,17 +2,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
-from bridle.harnesses.base import Launch
+from bridle.harnesses.base import Harness, Launch, Outcome
+from bridle.harnesses.install import default_cache
 from bridle.registry import resolve
 from bridle.sandboxes import NAMES, default_sandbox
 from bridle.sandboxes.base import Sandbox, SandboxConfig
 
 NewSandbox = Callable[..., Awaitable[Sandbox]]
+FakeNpm = Callable[..., Path]
 KEY = "key-of-this-rollout"
+SESSION = "http://127.0.0.1:4180/s/1"
 
 
 @pytest.fixture
@@ -37,7 +42,7 @@ def make_launch(tmp_path: Path) -> Callable[..., Launch]:
         fields = {
             "instruction": "Fix it.\n{model} 'quoted' $HOME \u00e9\n",
             "model": "policy",
-            "base_urls": {"anthropic": "http://127.0.0.1:4180/s/1", "openai": "http://127.0.0.1:4180/s/1/v1"},
+            "base_urls": {"anthropic": SESSION, "openai": f"{SESSION}/v1", "gemini": SESSION},
             "key": KEY,
             "time_budget_s": 30.0,
             "logs": tmp_path / "logs",
@@ -45,3 +50,76 @@ def make_launch(tmp_path: Path) -> Callable[..., Launch]:
         return Launch(**{**fields, **changes})  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture
+def fake_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNpm:
+    """(names) -> an npm that installs empty files of these names; what it was asked for is in the path returned."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    asked = tmp_path / "asked"
+
+    def make(*names: str) -> Path:
+        script = [f'echo "$@" >>{asked}', *(f'mkdir -p "$3/$(dirname {name})" && : >"$3/{name}"' for name in names)]
+        (folder / "npm").write_text("\n".join(["#!/bin/sh", *script, ""]))
+        (folder / "npm").chmod(0o755)
+        return asked
+
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    return make
+
+
+@dataclass
+class Refused:
+    """One run of a real agent whose model calls were all answered 400. `shown`: the command lines of the machine's
+    processes during its calls."""
+
+    outcome: Outcome
+    calls: list[tuple[web.Request, bytes]]
+    shown: bytes
+    kept: bytes
+    """All that it wrote: its logs, and the files of its home but the ones it was started with."""
+    changed: bytes
+    """What `git status` says of the workspace."""
+
+
+@pytest.fixture
+async def refused(new_sandbox, make_launch) -> AsyncIterator[Callable[[Harness], Awaitable[Refused]]]:
+    calls: list[tuple[web.Request, bytes]] = []
+    shown: list[bytes] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        calls.append((request, await request.read()))
+        shown.extend(map(_command_line, Path("/proc").glob("[0-9]*")))
+        error = {"code": 400, "message": "no", "status": "INVALID_ARGUMENT", "type": "invalid_request_error"}
+        return web.json_response({"error": error}, status=400)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+
+    async def run(harness: Harness) -> Refused:
+        installation = await harness.install(default_cache(), print)
+        sandbox = await new_sandbox(installation.mounts)
+        await sandbox.exec(["git", "init", "--quiet"], cwd=sandbox.workspace)
+        url = await sandbox.expose(f"{site.name}/s/1")
+        launch = make_launch(base_urls={"anthropic": url, "openai": f"{url}/v1", "gemini": url}, time_budget_s=120.0)
+        outcome = await harness.launch(sandbox, installation, launch)
+        given = [f"--exclude={Path(path).name}" for path in harness.recipe(installation, launch, sandbox).files]
+        kept = await sandbox.exec(["grep", "-r", "", *given, sandbox.home])
+        logs = b"".join(path.read_bytes() for path in launch.logs.iterdir())
+        changed = await sandbox.exec(["git", "status", "--short"], cwd=sandbox.workspace)
+        return Refused(outcome, calls, b"".join(shown), logs + kept.stdout, changed.stdout)
+
+    yield run
+    await runner.cleanup()
+
+
+def _command_line(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -25,8 +25,9 @@ async def test_urls_key_and_model_are_in_the_usual_variables(new_sandbox, make_l
     env = await environment(await new_sandbox(), launch, env={"MORE": "1"})
     assert env["OPENAI_BASE_URL"] == launch.base_urls["openai"]
     assert env["ANTHROPIC_BASE_URL"] == launch.base_urls["anthropic"]
-    assert env["OPENAI_API_KEY"] == env["ANTHROPIC_API_KEY"] == launch.key
-    assert env["OPENAI_MODEL"] == env["ANTHROPIC_MODEL"] == launch.model
+    assert env["GOOGLE_GEMINI_BASE_URL"] == launch.base_urls["gemini"]
+    assert env["OPENAI_API_KEY"] == env["ANTHROPIC_API_KEY"] == env["GEMINI_API_KEY"] == launch.key
+    assert env["OPENAI_MODEL"] == env["ANTHROPIC_MODEL"] == env["GEMINI_MODEL"] == launch.model
     assert env["MORE"] == "1"
     assert env["HOME"].endswith(("/home/agent", "/home"))
 

@@ -2,13 +2,22 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bridle.errors import HarnessError
-from bridle.harnesses.install import installed, run_installer
+from bridle.harnesses.install import installed, python_packages, run_installer
 
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in
+  *"-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  *"-m pip"*) echo "$@" >>{asked} ;;
+  *) echo '{{"program": "{program}", "prefix": "{prefix}", "version": [3, {minor}]}}' ;;
+esac
+"""
+SHIM = "#!/bin/sh\nexit 127\n"
 HOLD_LOCK = """
 import fcntl, sys, time
 file = open(sys.argv[1], "w")
@@ -107,3 +116,54 @@ async def test_a_cancelled_installer_is_dead_with_all_it_started(tmp_path: Path)
     before = (tmp_path / "alive").read_bytes()
     await asyncio.sleep(0.1)
     assert (tmp_path / "alive").read_bytes() == before
+
+
+@pytest.fixture
+def pythons(tmp_path: Path, monkeypatch) -> Callable[..., Path]:
+    """(minors) -> a machine that has these Pythons besides one that is too old; what their pip was asked for."""
+    asked = tmp_path / "asked"
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def place(path: Path, text: str) -> None:
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def make(*minors: int, prefix: str = "/opt/python", shims: tuple[int, ...] = ()) -> Path:
+        for minor in minors:
+            program = folder / f"python3.{minor}"
+            place(program, FAKE_PYTHON.format(asked=asked, program=program, prefix=prefix, minor=minor))
+        for minor in shims:
+            place(folder / f"python3.{minor}", SHIM)
+        return asked
+
+    place(tmp_path / "old", FAKE_PYTHON.format(asked=asked, program="old", prefix="/opt/old", minor=9))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    return make
+
+
+async def test_an_agent_gets_the_oldest_python_that_is_new_enough_and_starts(pythons, tmp_path: Path) -> None:
+    asked = pythons(18, 19, shims=(17,))
+    installation = await python_packages(tmp_path, "agent", "1.0", ["agent==1.0"], print, minimum=(3, 17))
+    folder = tmp_path / "agent" / "1.0-python3.18"
+    assert installation.version == "1.0"
+    assert installation.runtime == f"{folder}/bin/python"
+    assert installation.path == f"{folder}/lib/python3.18/site-packages"
+    assert [mount.source for mount in installation.mounts] == [str(folder), "/opt/python"]
+    assert asked.read_text().endswith(" agent==1.0\n")
+
+
+async def test_a_python_of_the_system_is_in_every_sandbox_already(pythons, tmp_path: Path) -> None:
+    pythons(18, prefix="/usr")
+    installation = await python_packages(tmp_path, "agent", "1.0", ["agent==1.0"], print, minimum=(3, 17))
+    assert len(installation.mounts) == 1
+
+
+async def test_without_a_python_in_the_range_the_error_says_which_is_missing(pythons, tmp_path: Path) -> None:
+    pythons(16, 18, shims=(17,))
+    with pytest.raises(HarnessError, match="agent needs Python 3.17 to before 3.18") as caught:
+        await python_packages(tmp_path, "agent", "1.0", ["agent==1.0"], print, minimum=(3, 17), below=(3, 18))
+    assert str(tmp_path / "pyenv") in caught.value.message
+    assert not (tmp_path / "agent").exists()

@@ -14,7 +14,9 @@ from bridle.harnesses.mini_swe_agent import MiniSweAgent
 async def test_neither_key_nor_instruction_meets_the_command_line(new_sandbox, make_launch) -> None:
     launch = make_launch()
     sandbox = await new_sandbox()
-    recipe = MiniSweAgent(HarnessConfig(env={"MORE": "1"})).recipe(Installation("1", "/opt/mini"), launch, sandbox)
+    recipe = MiniSweAgent(HarnessConfig(env={"MORE": "1"})).recipe(
+        Installation("1", "/opt/mini", (), "/opt/python"), launch, sandbox
+    )
     command_line = " ".join(recipe.argv)
     assert launch.key not in command_line
     assert "Fix it" not in command_line

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from bridle.errors import HarnessError
-from bridle.messages import KindRule
+from bridle.messages import KindRule, ThreadRule
 from bridle.sandboxes.base import ExecResult, Mount, Sandbox
 
 Log = Callable[[str], None]
@@ -33,17 +33,19 @@ class HarnessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Installation(msgspec.Struct, frozen=True):
-    """An agent on the host. `path` is the same inside a sandbox that was made with `mounts`."""
+    """An agent on the host. `path` and `runtime` (what runs it, where it is no program itself) are the same inside a
+    sandbox that was made with `mounts`."""
 
     version: str
     path: str = ""
     mounts: tuple[Mount, ...] = ()
+    runtime: str = ""
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `base_urls` are as seen from inside the sandbox, by the client family: "anthropic" (the client appends
-    /v1/messages) and "openai" (it appends /chat/completions). `model`: the name that is served. `logs`: a host folder
-    for the agent's stdout and stderr."""
+    /v1/messages), "openai" (/chat/completions, /responses) and "gemini" (/v1beta/models/…). `model`: the name that is
+    served. `logs`: a host folder for the agent's stdout and stderr."""
 
     instruction: str
     model: str
@@ -82,11 +84,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Harness(ABC):
     """One agent CLI. `protocol` is the wire format it speaks, `artifacts` are paths in the sandbox worth keeping (`~/`
-    is the sandbox's home), `kind_rules` name its turns' kinds."""
+    is the sandbox's home), `kind_rules` name its turns' kinds, `thread_rules` its conversations."""
 
     protocol: str
     default_version: ClassVar[str]
     kind_rules: ClassVar[tuple[KindRule, ...]] = ()
+    thread_rules: ClassVar[tuple[ThreadRule, ...]] = ()
     artifacts: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod

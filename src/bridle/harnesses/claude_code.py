@@ -7,7 +7,7 @@ from pathlib import Path
 from bridle.errors import HarnessError
 from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
 from bridle.harnesses.install import npm_packages
-from bridle.messages import KindRule
+from bridle.messages import KindRule, ThreadRule
 from bridle.sandboxes.base import Mount, Sandbox
 
 _PACKAGE = "@anthropic-ai/claude-code"
@@ -56,6 +56,7 @@ class ClaudeCode(Harness):
         KindRule(kind="subagent", name="agent_id_header", header="x-claude-code-agent-id"),
         KindRule(kind="auxiliary", name="no_tools", tools="none"),
     )
+    thread_rules = (ThreadRule("x-claude-code-agent-id"),)
     artifacts = ("~/.claude/projects",)
 
     def __init__(self, config: ClaudeCodeConfig) -> None:

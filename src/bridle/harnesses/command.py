@@ -17,12 +17,13 @@ class CommandConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True, kw_o
     variables carry what."""
 
     argv: tuple[str, ...]
-    protocol: Literal["anthropic", "openai_chat"] = "openai_chat"
+    protocol: Literal["anthropic", "openai_chat", "openai_responses", "gemini"] = "openai_chat"
     mounts: tuple[str, ...] = ()
     openai_url_env: tuple[str, ...] = ("OPENAI_BASE_URL",)
     anthropic_url_env: tuple[str, ...] = ("ANTHROPIC_BASE_URL",)
-    key_env: tuple[str, ...] = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
-    model_env: tuple[str, ...] = ("OPENAI_MODEL", "ANTHROPIC_MODEL")
+    gemini_url_env: tuple[str, ...] = ("GOOGLE_GEMINI_BASE_URL",)
+    key_env: tuple[str, ...] = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY")
+    model_env: tuple[str, ...] = ("OPENAI_MODEL", "ANTHROPIC_MODEL", "GEMINI_MODEL")
 
 
 class CommandHarness(Harness):
@@ -62,7 +63,11 @@ class CommandHarness(Harness):
         )
 
     def _environment(self, launch: Launch) -> dict[str, str]:
-        urls = {"openai": self._config.openai_url_env, "anthropic": self._config.anthropic_url_env}
+        urls = {
+            "openai": self._config.openai_url_env,
+            "anthropic": self._config.anthropic_url_env,
+            "gemini": self._config.gemini_url_env,
+        }
         return {
             **{name: launch.base_urls[family] for family in launch.base_urls.keys() & urls for name in urls[family]},
             **dict.fromkeys(self._config.key_env, launch.key),

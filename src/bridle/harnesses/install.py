@@ -10,18 +10,30 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
+
 from bridle.errors import HarnessError
-from bridle.harnesses.base import Log
+from bridle.harnesses.base import Installation, Log
+from bridle.sandboxes.base import Mount
 
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]*")
 _POLL_S = 0.2
 _TAIL_LINES = 15
 _CHATTER = re.compile(r"\s*$|WARNING:|\[notice\]|npm (notice|warn)|\d+ packages? (are|is) looking|\s+run `npm fund`")
 """What package tools say that nobody can act on here."""
+
+_NEWEST_MINOR = 19
+_ABOUT = """
+import ensurepip, json, sys, venv
+from pathlib import Path
+prefix = Path(sys.base_prefix).resolve()
+name = "python%d.%d" % sys.version_info[:2]
+print(json.dumps({"program": str(prefix / "bin" / name), "prefix": str(prefix), "version": sys.version_info[:2]}))
+"""
 
 Build = Callable[[Path], Awaitable[None]]
 
@@ -108,25 +120,113 @@ async def node(cache: Path, major: int, log: Log) -> Path:
     return folder / "node_modules" / package / "bin" / "node"
 
 
-async def run_installer(argv: Sequence[str], log: Log) -> None:
-    """Runs a package tool on the host, its output going to `log`. Raises HarnessError with the last lines of it."""
+async def node_agent(
+    cache: Path, name: str, package: str, version: str, script: str, major: int, log: Log
+) -> Installation:
+    """An npm package whose `script` runs on a Node.js of that major version -> both, as a sandbox needs them."""
+    folder = await npm_packages(cache, name, version, [f"{package}@{version}"], log)
+    runtime = str(await node(cache, major, log))
+    mounts = (Mount(str(folder), str(folder)), Mount(runtime, runtime))
+    return Installation(version, f"{folder}/node_modules/{package}/{script}", mounts, runtime)
+
+
+async def python_packages(
+    cache: Path,
+    name: str,
+    version: str,
+    packages: Sequence[str],
+    log: Log,
+    minimum: tuple[int, int] = (3, 12),
+    below: tuple[int, int] = (4, 0),
+) -> Installation:
+    """-> a virtual environment that holds `packages` ("name==version", the agent's first): `runtime` is its Python,
+    `path` where its modules lie. The interpreter it was made with is a mount too."""
+    python = await _interpreter(name, minimum, below)
+
+    async def build(folder: Path) -> None:
+        await run_installer([python.program, "-m", "venv", str(folder)], log)
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        await run_installer([*pip, *packages], log)
+
+    folder = str(await installed(cache, name, f"{version}-{python.name}", build, log))
+    # every sandbox has a /usr
+    prefixes = () if python.prefix.startswith("/usr") else (Mount(python.prefix, python.prefix),)
+    mounts = (Mount(folder, folder), *prefixes)
+    return Installation(version, f"{folder}/lib/{python.name}/site-packages", mounts, f"{folder}/bin/python")
+
+
+class _Python(msgspec.Struct, frozen=True):
+    program: str
+    prefix: str
+    version: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        return f"python{self.version[0]}.{self.version[1]}"
+
+
+async def _interpreter(name: str, minimum: tuple[int, int], below: tuple[int, int]) -> _Python:
+    """This process's own if it will do, else the oldest that will: an agent's packages have wheels for it first."""
+    for candidate in (sys.executable, *_pythons(minimum, below)):
+        python = await _asked(candidate)
+        if python is not None and minimum <= python.version < below:
+            return python
+    wanted = f"{minimum[0]}.{minimum[1]}" + ("" if below >= (4, 0) else f" to before {below[0]}.{below[1]}")
+    raise HarnessError(
+        f"{name} needs Python {wanted} with its venv module: this is {platform.python_version()}, and there is none on "
+        f"PATH (python{minimum[0]}.{minimum[1]}, …) nor below {_pyenv()}; install one, or take another agent"
+    )
+
+
+def _pythons(minimum: tuple[int, int], below: tuple[int, int]) -> Iterator[str]:
+    """Programs that may be a Python in the range: names on PATH may be shims that start none."""
+    last = min(below[1], _NEWEST_MINOR + 1) if below[0] == minimum[0] else _NEWEST_MINOR + 1
+    for minor in range(minimum[1], last):
+        found = shutil.which(f"python{minimum[0]}.{minor}")
+        yield from [found] if found else []
+        yield from map(str, sorted(_pyenv().glob(f"versions/{minimum[0]}.{minor}.*/bin/python{minimum[0]}.{minor}")))
+
+
+def _pyenv() -> Path:
+    return Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+
+
+async def _asked(program: str) -> _Python | None:
+    """What a program says of itself; None if it does not start or cannot make a virtual environment."""
     process = await asyncio.create_subprocess_exec(
-        *argv,
+        *(program, "-I", "-c", _ABOUT),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        limit=1 << 20,
-        start_new_session=True,
+        stderr=asyncio.subprocess.DEVNULL,
     )
-    assert process.stdout is not None
+    output, _ = await process.communicate()
+    return msgspec.json.decode(output, type=_Python) if process.returncode == 0 else None
+
+
+async def run_installer(argv: Sequence[str], log: Log) -> None:
+    """Runs a package tool on the host, its output going to `log`. Raises HarnessError with the last lines of it."""
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            limit=1 << 20,
+            start_new_session=True,
+        )
+    )
     lines: list[str] = []
     try:
+        # a cancellation from within would leave what the program has started by then
+        process = await asyncio.shield(starting)
+        assert process.stdout is not None
         async for line in process.stdout:
             lines.append(line.decode("utf-8", "replace").rstrip())
             if not _CHATTER.match(lines[-1]):
                 log(lines[-1])
         code = await process.wait()
     finally:
+        process = await starting
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import msgspec
 
 from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
-from bridle.harnesses.install import installed, run_installer
-from bridle.sandboxes.base import Mount, Sandbox
+from bridle.harnesses.install import python_packages
+from bridle.sandboxes.base import Sandbox
 
-_PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _QUIET = {
     "MSWEA_CONFIGURED": "true",
     "MSWEA_COST_TRACKING": "ignore_errors",
@@ -31,23 +29,17 @@ class MiniSweAgent(Harness):
         self._version = config.version or self.default_version
 
     async def install(self, cache: Path, log: Log) -> Installation:
-        async def build(folder: Path) -> None:
-            await run_installer([sys.executable, "-m", "venv", str(folder)], log)
-            # litellm fails at its first call without mcp
-            packages = [f"mini-swe-agent=={self._version}", "mcp"]
-            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            await run_installer([*pip, *packages], log)
-
-        path = str(await installed(cache, "mini_swe_agent", f"{self._version}-{_PYTHON}", build, log))
-        return Installation(self._version, path, (Mount(path, path),))
+        # litellm fails at its first call without mcp
+        packages = [f"mini-swe-agent=={self._version}", "mcp"]
+        return await python_packages(cache, "mini_swe_agent", self._version, packages, log, minimum=(3, 10))
 
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
         """The task is a config file of its own, so neither its length nor its content meets a command line."""
         task = f"{sandbox.home}/.bridle/task.yaml"
         # -I: the workspace, where the agent works, must not be on the import path of the agent itself
-        program = (f"{installation.path}/bin/python", "-I", "-m", "minisweagent")
+        program = (installation.runtime, "-I", "-m", "minisweagent")
         # by its full path, or a mini.yaml in the workspace would come first
-        stock = f"{installation.path}/lib/{_PYTHON}/site-packages/minisweagent/config/mini.yaml"
+        stock = f"{installation.path}/minisweagent/config/mini.yaml"
         flags = ("--yolo", "--exit-immediately", "--cost-limit", "0", "-o", f"{sandbox.home}/trajectory.json")
         return Recipe(
             argv=(*program, "-c", stock, "-c", task, "-m", f"openai/{launch.model}", *flags),

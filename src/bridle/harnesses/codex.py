@@ -1,0 +1,101 @@
+"""Codex: OpenAI Responses, streaming, sub-agents, compaction. Installed from npm; a native program, no Node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from bridle.errors import HarnessError
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.install import npm_packages
+from bridle.messages import KindRule, ThreadRule
+from bridle.sandboxes.base import Mount, Sandbox
+
+_PACKAGE = "@openai/codex"
+_KEY = "BRIDLE_KEY"
+_QUIET = {
+    "check_for_update_on_startup": False,
+    "analytics.enabled": False,
+    "features.plugins": False,
+    "features.remote_plugin": False,
+    "features.apps": False,
+    # skills that fetch documents, draw and install over the network
+    "skills.bundled.enabled": False,
+    "web_search": "disabled",
+}
+
+
+class CodexConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
+    """`context_tokens`: the window the agent believes the model to have; `auto_compact_tokens`: when it summarizes;
+    `subagent_depth`: 0 for no sub-agents, 1 for none of theirs. `settings`: more of its config.toml, by dotted key."""
+
+    context_tokens: int = 128_000
+    auto_compact_tokens: int = 100_000
+    subagent_depth: int = 1
+    settings: dict[str, str | int | bool] = msgspec.field(default_factory=dict)
+
+
+class Codex(Harness):
+    Config = CodexConfig
+    protocol = "openai_responses"
+    default_version = "0.169.0"
+    kind_rules = (
+        KindRule(
+            kind="compaction",
+            name="turn_metadata",
+            header="x-codex-turn-metadata",
+            header_contains='"request_kind":"compaction"',
+        ),
+        KindRule(kind="subagent", name="subagent_header", header="x-openai-subagent", header_contains="collab_spawn"),
+        KindRule(kind="auxiliary", name="side_request_header", header="x-openai-subagent"),
+    )
+    thread_rules = (ThreadRule(thread="thread-id", parent="x-codex-parent-thread-id"),)
+    artifacts = ("~/.codex/sessions",)
+
+    def __init__(self, config: CodexConfig) -> None:
+        self._config = config
+        self._version = config.version or self.default_version
+
+    async def install(self, cache: Path, log: Log) -> Installation:
+        path = await npm_packages(cache, "codex", self._version, [f"{_PACKAGE}@{self._version}"], log)
+        return Installation(self._version, str(_program(path)), (Mount(str(path), str(path)),))
+
+    def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
+        instruction = f"{sandbox.home}/.bridle/instruction.md"
+        flags = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+        return Recipe(
+            argv=(installation.path, "exec", *flags, "-"),
+            env={_KEY: launch.key, **self._config.env},
+            files={
+                instruction: launch.instruction.encode(),
+                f"{sandbox.home}/.codex/config.toml": self._settings(launch),
+            },
+            stdin=instruction,
+        )
+
+    def _settings(self, launch: Launch) -> bytes:
+        """TOML: a string, number or boolean is written there as in JSON."""
+        values = {
+            **_QUIET,
+            "model": launch.model,
+            "model_context_window": self._config.context_tokens,
+            "model_auto_compact_token_limit": self._config.auto_compact_tokens,
+            "agents.max_depth": self._config.subagent_depth,
+            "model_provider": "bridle",
+            "model_providers.bridle.name": "bridle",
+            "model_providers.bridle.base_url": launch.base_url("openai"),
+            "model_providers.bridle.env_key": _KEY,
+            "model_providers.bridle.wire_api": "responses",
+            **self._config.settings,
+        }
+        return b"".join(b"%s = %s\n" % (name.encode(), msgspec.json.encode(value)) for name, value in values.items())
+
+
+def _program(folder: Path) -> Path:
+    """npm leaves out the packages of other platforms, so there is one."""
+    found = sorted(folder.glob(f"node_modules/{_PACKAGE}-*/vendor/*/bin/codex"))
+    if len(found) != 1:
+        held = ", ".join(str(path) for path in found) or "none"
+        raise HarnessError(f"Codex for this platform: expected one program below {folder}, found {held}")
+    return found[0]

@@ -1,0 +1,74 @@
+"""Gemini CLI: Google's generateContent, streaming, sub-agents. Installed from npm with a Node of its own.
+
+It takes any model for one of a million tokens, and never compacts while it works on its first prompt.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.install import node_agent
+from bridle.messages import KindRule
+from bridle.sandboxes.base import Sandbox
+
+_PACKAGE = "@google/gemini-cli"
+_NODE_MAJOR = 22
+_QUIET = {
+    # without it, it starts itself once more, and the first process ignores SIGTERM
+    "GEMINI_CLI_NO_RELAUNCH": "true",
+    "GEMINI_CLI_TRUST_WORKSPACE": "true",
+}
+_SETTINGS = {
+    "general": {"enableAutoUpdate": False, "enableAutoUpdateNotification": False},
+    "privacy": {"usageStatisticsEnabled": False},
+    "telemetry": {"enabled": False},
+    "security": {"auth": {"selectedType": "gemini-api-key"}},
+    # both ask a model that searches the web by itself
+    "tools": {"exclude": ["google_web_search", "web_fetch"]},
+}
+_SCOPES = ("core", "codebase_investigator", "cli_help")
+
+
+class GeminiCli(Harness):
+    Config = HarnessConfig
+    protocol = "gemini"
+    default_version = "0.61.0"
+    kind_rules = (
+        KindRule(kind="subagent", name="complete_task", system_contains="you MUST call the `complete_task` tool"),
+        KindRule(kind="auxiliary", name="no_tools", tools="none"),
+    )
+    artifacts = ("~/.gemini/tmp",)
+
+    def __init__(self, config: HarnessConfig) -> None:
+        self._config = config
+        self._version = config.version or self.default_version
+
+    async def install(self, cache: Path, log: Log) -> Installation:
+        return await node_agent(cache, "gemini_cli", _PACKAGE, self._version, "bundle/gemini.js", _NODE_MAJOR, log)
+
+    def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
+        instruction = f"{sandbox.home}/.bridle/instruction.md"
+        program = (installation.runtime, installation.path)
+        return Recipe(
+            argv=(*program, "--yolo", "--output-format", "json", "--model", launch.model),
+            env={
+                **_QUIET,
+                "GEMINI_API_KEY": launch.key,
+                "GOOGLE_GEMINI_BASE_URL": launch.base_url("gemini"),
+                **self._config.env,
+            },
+            files={
+                instruction: launch.instruction.encode(),
+                f"{sandbox.home}/.gemini/settings.json": msgspec.json.encode(_settings(launch.model)),
+            },
+            stdin=instruction,
+        )
+
+
+def _settings(model: str) -> dict[str, object]:
+    """Its checks, its summaries and some sub-agents have models of their own, by name: here all are the one served."""
+    overrides = [{"match": {"overrideScope": scope}, "modelConfig": {"model": model}} for scope in _SCOPES]
+    return {**_SETTINGS, "modelConfigs": {"customOverrides": overrides}}

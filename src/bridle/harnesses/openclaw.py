@@ -1,0 +1,96 @@
+"""OpenClaw: any of four protocols, streaming, sub-agents, compaction. Installed from npm with a Node of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.install import node_agent
+from bridle.messages import KindRule
+from bridle.sandboxes.base import Sandbox
+
+_NODE_MAJOR = 24
+_PROVIDER = "bridle"
+_KEY = "BRIDLE_KEY"
+_APIS = {
+    "openai_chat": "openai-completions",
+    "openai_responses": "openai-responses",
+    "anthropic": "anthropic-messages",
+    "gemini": "google-generative-ai",
+}
+
+
+class OpenClawConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
+    """`context_tokens`: what the agent takes for the model's window; it summarizes before."""
+
+    protocol: Literal["openai_chat", "openai_responses", "anthropic", "gemini"] = "openai_chat"
+    context_tokens: int = 100_000
+    max_output_tokens: int = 8192
+
+
+class OpenClaw(Harness):
+    Config = OpenClawConfig
+    default_version = "2026.9.6"
+    kind_rules = (
+        KindRule(
+            kind="compaction", name="compaction_system", system_contains="You are a context summarization assistant"
+        ),
+        KindRule(kind="auxiliary", name="no_tools", tools="none"),
+    )
+    artifacts = ()
+
+    def __init__(self, config: OpenClawConfig) -> None:
+        self._config = config
+        self._version = config.version or self.default_version
+        self.protocol = config.protocol
+
+    async def install(self, cache: Path, log: Log) -> Installation:
+        return await node_agent(cache, "openclaw", "openclaw", self._version, "openclaw.mjs", _NODE_MAJOR, log)
+
+    def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
+        """Its own deadline lies past the rollout's, which kills it."""
+        instruction = f"{sandbox.home}/.bridle/instruction.md"
+        config = f"{sandbox.home}/.bridle/openclaw.json"
+        program = (installation.runtime, installation.path, "agent", "exec")
+        flags = ("--cwd", sandbox.workspace, "--config", config, "--model", f"{_PROVIDER}/{launch.model}", "--json")
+        deadline = ("--timeout", str(int(launch.time_budget_s) + 60))
+        return Recipe(
+            argv=(*program, *flags, *deadline, "--message-file", instruction),
+            env={_KEY: launch.key, **self._config.env},
+            files={
+                instruction: launch.instruction.encode(),
+                config: msgspec.json.encode(self._settings(launch)),
+            },
+        )
+
+    def _settings(self, launch: Launch) -> dict[str, object]:
+        model = {
+            "id": launch.model,
+            "name": launch.model,
+            "reasoning": True,
+            "input": ["text"],
+            "cost": dict.fromkeys(("input", "output", "cacheRead", "cacheWrite"), 0),
+            "contextWindow": self._config.context_tokens,
+            "maxTokens": self._config.max_output_tokens,
+        }
+        provider = {
+            "baseUrl": _base_url(launch, self.protocol),
+            "apiKey": f"${{{_KEY}}}",
+            "api": _APIS[self.protocol],
+            "models": [model],
+        }
+        return {
+            "models": {"providers": {_PROVIDER: provider}},
+            "agents": {"defaults": {"model": {"primary": f"{_PROVIDER}/{launch.model}"}}},
+            # an index over sessions there will never be
+            "plugins": {"slots": {"memory": "none"}},
+        }
+
+
+def _base_url(launch: Launch, protocol: str) -> str:
+    if protocol == "gemini":
+        return f"{launch.base_url('gemini')}/v1beta"
+    return launch.base_url("anthropic" if protocol == "anthropic" else "openai")

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bridle.errors import HarnessError
+from bridle.harnesses.base import Installation, Recipe
+from bridle.harnesses.codex import Codex, CodexConfig
+from bridle.messages import Message, ModelRequest, Text, Tool, kind_of, thread_of
+
+PROGRAM = "node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex"
+INSTALLATION = Installation("1", "/opt/codex")
+
+
+def settings(recipe: Recipe, home: str) -> dict[str, object]:
+    return tomllib.loads(recipe.files[f"{home}/.codex/config.toml"].decode())
+
+
+async def test_key_is_in_the_environment_and_instruction_at_stdin(new_sandbox, make_launch) -> None:
+    launch, sandbox = make_launch(), await new_sandbox()
+    recipe = Codex(CodexConfig(env={"MORE": "1"})).recipe(INSTALLATION, launch, sandbox)
+    assert recipe.argv[-1] == "-"
+    assert recipe.files[recipe.stdin] == launch.instruction.encode()
+    assert launch.key not in " ".join(recipe.argv)
+    assert launch.key.encode() not in b"".join(recipe.files.values())
+    provider = settings(recipe, sandbox.home)["model_providers"]["bridle"]  # type: ignore[index]
+    assert recipe.env[provider["env_key"]] == launch.key
+    assert provider["base_url"] == launch.base_urls["openai"]
+    assert recipe.env["MORE"] == "1"
+
+
+async def test_what_is_configured_is_in_its_settings_and_more_of_them_wins(new_sandbox, make_launch) -> None:
+    launch, sandbox = make_launch(model='qwen/"3"\u2028'), await new_sandbox()
+    config = CodexConfig(
+        context_tokens=9000,
+        auto_compact_tokens=8000,
+        subagent_depth=2,
+        settings={"features.apps": True, "model_reasoning_effort": "low"},
+    )
+    found = settings(Codex(config).recipe(INSTALLATION, launch, sandbox), sandbox.home)
+    assert found["model"] == launch.model
+    assert (found["model_context_window"], found["model_auto_compact_token_limit"]) == (9000, 8000)
+    assert found["agents"] == {"max_depth": 2}
+    assert found["features"] == {"plugins": False, "remote_plugin": False, "apps": True}
+    assert found["model_reasoning_effort"] == "low"
+
+
+def request(kind: str, **headers: str) -> ModelRequest:
+    metadata = json.dumps({"session_id": "s", "request_kind": kind, "model": "policy"}, separators=(",", ":"))
+    sent = {"x-codex-turn-metadata": metadata, "thread-id": "t1"} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    messages = (Message("user", (Text("fix it"),)),)
+    return ModelRequest("openai_responses", "policy", messages, (Tool("exec_command"),), headers=sent)
+
+
+def test_kinds_are_told_apart_by_facts_of_the_request() -> None:
+    rules = Codex.kind_rules
+    assert kind_of(request("turn"), rules) == ("main", "default")
+    assert kind_of(request("compaction"), rules)[0] == "compaction"
+    assert kind_of(request("turn", x_openai_subagent="collab_spawn"), rules)[0] == "subagent"
+    assert kind_of(request("compaction", x_openai_subagent="collab_spawn"), rules)[0] == "compaction"
+    assert kind_of(request("turn", x_openai_subagent="memory_consolidation"), rules)[0] == "auxiliary"
+
+
+def test_a_subagents_thread_names_the_one_that_dispatched_it() -> None:
+    first = thread_of(request("turn"), Codex.thread_rules, {})
+    assert first is not None
+    second = thread_of(
+        request("turn", thread_id="t2", x_codex_parent_thread_id="t1"), Codex.thread_rules, {"t1": first.depth}
+    )
+    assert second is not None
+    assert (first.thread, first.depth) == ("t1", 0)
+    assert (second.thread, second.parent, second.depth) == ("t2", "t1", 1)
+
+
+async def test_another_version_can_be_installed(tmp_path: Path, fake_npm) -> None:
+    asked = fake_npm(PROGRAM)
+    installation = await Codex(CodexConfig(version="9.9.9")).install(tmp_path / "cache", print)
+    assert "@openai/codex@9.9.9" in asked.read_text()
+    assert installation.version == "9.9.9"
+    assert installation.path == str(tmp_path / "cache/codex/9.9.9" / PROGRAM)
+    assert installation.path.startswith(installation.mounts[0].source)
+
+
+async def test_a_platform_without_a_program_is_named(tmp_path: Path, fake_npm) -> None:
+    fake_npm("node_modules/@openai/codex/bin/codex.js")
+    with pytest.raises(HarnessError, match="expected one program below .*, found none"):
+        await Codex(CodexConfig()).install(tmp_path / "cache", print)
+
+
+@pytest.mark.agents
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_the_real_agent_gives_up_with_a_code_and_leaves_no_trace_of_key_or_instruction(
+    refused, make_launch
+) -> None:
+    ran = await refused(Codex(CodexConfig()))
+    assert (ran.outcome.finish, ran.outcome.exit_code) == ("agent_error", 1)
+    call, body = ran.calls[0]
+    assert [call.path for call, _ in ran.calls] == ["/s/1/v1/responses"]
+    assert call.headers["Authorization"] == f"Bearer {make_launch().key}"
+    assert json.loads(body)["input"][-1]["content"][0]["text"] == make_launch().instruction
+    assert make_launch().key.encode() not in ran.kept + ran.shown
+    assert b"quoted" not in ran.shown
+    assert b"codex" in ran.shown
+    assert ran.changed == b""
