@@ -1,0 +1,1 @@
+"""Damaged requests against every protocol and route: `python -m bridle.testing.fuzz`."""
