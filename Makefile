@@ -5,13 +5,15 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
 WORKERS ?= 2
+INPUTS ?= 100000
+SEED ?= 1
 
 BIN := .venv/bin
 READY := .venv/.bridle-ready
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format docs bench setup system clean
+.PHONY: help demo test test-fast lint format docs fuzz agents bench setup system clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +40,12 @@ format: setup ## let ruff format and sort
 
 docs: setup ## hold the documents to the code
 	@$(BIN)/python -m pytest tests/test_docs.py $(PYTEST_ARGS)
+
+fuzz: setup ## damaged requests against every protocol; INPUTS=100000 SEED=1
+	@$(BIN)/python -m bridle.testing.fuzz --inputs $(INPUTS) --seed $(SEED) --workers $(WORKERS) --out build/fuzz.json
+
+agents: setup system ## every agent that can be had here, every scenario and fault, live
+	@$(BIN)/bridle doctor --agents --scenario all --fault all
 
 bench: setup ## every program in benchmarks/
 	@set -e; for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program"; done

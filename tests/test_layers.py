@@ -50,6 +50,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     "dashboard": ("rollouts.client", "sessions", "samples"),
 }
 ROWS["config"] = tuple(ROWS)
+ROWS["compose"] = tuple(ROWS)
+ROWS["doctor"] = tuple(ROWS)
 ROWS["cli"] = tuple(ROWS)
 ROWS["testing"] = tuple(ROWS)
 

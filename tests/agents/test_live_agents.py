@@ -1,4 +1,6 @@
-"""Real agents, driven into the habits that break other gateways; every sampled token must be accounted for."""
+"""Real agents in situations of their own: an engine that fails, an end in mid-answer, arguments sent back otherwise.
+
+What every agent plays, and faults on the wire: test_doctor."""
 
 from __future__ import annotations
 
@@ -24,24 +26,9 @@ DONE = {
 }
 
 TURNS: dict[str, list[dict[str, Any]]] = {
-    "parallel": [
-        {"text": "Both at once.", "calls": [{"shell": "sleep 0.5; echo slow"}, {"shell": "echo quick"}]},
-        {"calls": [{"shell": FIX}, {"shell": "git status --short"}]},
-        DONE,
-    ],
-    "thinking": [
-        {"thinking": "Hm, a plus\n where a minus should be. ", "calls": [{"shell": "ls"}]},
-        {"thinking": "Now the fix.", "text": "I fix it.", "calls": [{"shell": FIX}]},
-        DONE,
-    ],
-    "whitespace": [
-        {"text": "  leading and trailing \n\n", "calls": [{"shell": "  ls -a  "}]},
-        {"text": "\u00fcml\u00e4ut \u2713 \U0001f40e <|im_end|> <tool_call>", "calls": [{"shell": FIX}]},
-        DONE,
-    ],
     "retried": [
         {"calls": [{"shell": "ls"}]},
-        {"calls": [{"shell": FIX}], "error": "the engine restarts", "error_times": 2},
+        {"calls": [{"shell": FIX}], "error": "the engine restarts", "error_times": 4},
         DONE,
     ],
     "killed": [
@@ -156,14 +143,13 @@ def test_every_sampled_token_is_kept_once_and_none_is_lost(ran: Ran) -> None:
     assert set(check["untrained"]) <= {"undelivered"}
 
 
-@pytest.mark.parametrize("scenario", TURNS)
+@pytest.mark.parametrize("scenario", ["retried", "killed"])
 def test_a_linear_session_is_one_sample(ran: Ran, scenario: str) -> None:
     assert len(ran.samples(scenario)) == 1
 
 
-@pytest.mark.parametrize("scenario", ["parallel", "thinking", "whitespace", "retried"])
-def test_the_work_is_done_and_graded(ran: Ran, scenario: str) -> None:
-    rollout = ran.rollouts[scenario]
+def test_the_work_is_done_and_graded(ran: Ran) -> None:
+    rollout = ran.rollouts["retried"]
     assert (rollout["status"], rollout["cause"], rollout["reward"]) == ("completed", "finished", 1.0)
 
 
@@ -173,10 +159,11 @@ def test_no_echo_of_these_agents_forks(ran: Ran) -> None:
 
 
 def test_a_request_the_engine_failed_is_retried_and_sampled_anew(ran: Ran) -> None:
+    """The engine fails four times: thrice within one call, which the gateway gives up then, and once in the next."""
     turns = ran.fidelity("retried")["turns"]
     failed = [turn for turn in turns if turn["reason"] == "undelivered"]
-    assert len(failed) == 2
-    assert len(turns) == 5
+    assert len(failed) == 1
+    assert len(turns) == 4
 
 
 def test_an_agent_killed_in_mid_answer_leaves_an_undelivered_draw(ran: Ran) -> None:

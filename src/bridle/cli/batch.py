@@ -14,8 +14,8 @@ from typing import Any
 import click
 import msgspec
 
-from bridle.cli.compose import model, services
 from bridle.cli.report import progress, summarize
+from bridle.compose import model, services
 from bridle.config import Settings
 from bridle.errors import ConfigError
 from bridle.rollouts.records import RolloutRecord, totals

@@ -20,6 +20,7 @@ VERBS = {
     "linearize": "Turn a session log or a case file into samples.",
     "check": "Check a run's samples against its engine's journal.",
     "audit": "Recompute the logprobs of a run's samples with the same weights.",
+    "doctor": "Check this machine, or play real agents through scenarios.",
     "serve": "Serve a part of Bridle over HTTP.",
 }
 

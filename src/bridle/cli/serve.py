@@ -53,7 +53,7 @@ def gateway(
 
 
 async def _serve(settings: Settings, token: str) -> None:
-    from bridle.cli.compose import make_engine, model
+    from bridle.compose import make_engine, model
     from bridle.gateway.server import serve
     from bridle.rendering.template import load_renderer
 

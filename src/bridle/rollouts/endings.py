@@ -113,6 +113,6 @@ def _unanswered(outcome: Outcome, fidelity: Fidelity) -> str:
 
 
 def _failed(turn: TurnRecord) -> bool:
-    """An agent that hangs up on an answer it is being given (Gemini CLI does on one that goes in circles) has judged it;
-    one that hangs up on silence has waited in vain."""
+    """An agent that hangs up on an answer it is being given (Gemini CLI does on one that goes in circles) has judged
+    it; one that hangs up on silence has waited in vain."""
     return turn.finish_reason == "abort" and (bool(turn.failed) or not turn.sampled)

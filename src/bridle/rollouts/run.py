@@ -52,7 +52,8 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What rollouts share. `samples`: options of the linearization, as the gateway takes them."""
+    """What rollouts share. `samples`: options of the linearization, as the gateway takes them. `agents_url`: where
+    agents reach the gateway when that is not where it listens (a proxy in front of it)."""
 
     gateway: GatewayClient
     gateway_url: str
@@ -62,6 +63,7 @@ class Services:
     session: SessionOptions
     samples: dict[str, Any]
     provision_s: float = 60.0
+    agents_url: str = ""
 
 
 @dataclass(slots=True)
@@ -120,15 +122,19 @@ class Attempt:
     async def _open(self) -> OpenedSession:
         with self.stage("open"):
             given = self.services.session
-            rules = (*given.kinds, *self.agent.harness.kind_rules)
-            options = msgspec.structs.replace(given, kinds=rules)
+            harness = self.agent.harness
+            options = msgspec.structs.replace(
+                given,
+                kinds=(*given.kinds, *harness.kind_rules),
+                threads=(*given.threads, *harness.thread_rules),
+            )
             self.held.session = await self.services.gateway.open(self.id, options)
             return self.held.session
 
     async def _run(self, sandbox: Sandbox, session: OpenedSession) -> Outcome:
         """The harness keeps the agent's time; the stage's own only catches a harness that does not."""
         with self.stage("run"):
-            inside = await sandbox.expose(self.services.gateway_url)
+            inside = await sandbox.expose(self.services.agents_url or self.services.gateway_url)
             urls = {name: url.replace(self.services.gateway_url, inside) for name, url in session.base_urls.items()}
             launch = Launch(
                 instruction=self.task.instruction,

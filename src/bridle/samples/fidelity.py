@@ -38,7 +38,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     """`reason`: why the turn as a whole does not train, None when it may. `held_tokens` of the prompt were spliced from
     what was held, `new_tokens` rendered (both None when nobody recorded it). `forks`: the echoes that made the branch
     leave what was held. `samples`: indexes of the samples that account for the draw. `distribution`: what it was drawn
-    from and what its logprobs are of. `failed`: what the engine failed with. `thread`: which of the agent's conversations it belongs to, where headers say."""
+    from and what its logprobs are of. `failed`: what the engine failed with. `thread`: which of the agent's
+    conversations it belongs to, where headers say."""
 
     turn_id: str
     kind: Kind

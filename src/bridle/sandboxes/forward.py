@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -66,7 +67,16 @@ class Forwarder:
             pass  # one end was reset: the other is reset below
         finally:
             for end in (writer, far_writer):
-                end.close() if whole else end.transport.abort()
+                end.close() if whole else _reset(end)
+
+
+def _reset(end: asyncio.StreamWriter) -> None:
+    """Aborting alone may look like a proper end to whoever reads there."""
+    if end.transport.is_closing():
+        return
+    connection = end.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    end.transport.abort()
 
 
 async def _pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
