@@ -28,6 +28,7 @@ REFUSALS = {
 def no_progress(done: int, found: Found) -> None: ...
 
 
+@pytest.mark.slow
 async def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
     found = await fuzz(Plan(5, range(800), extremes=False), tmp_path, no_progress)
     assert found.failures == []
@@ -36,6 +37,7 @@ async def test_a_short_run_finds_nothing(tmp_path: Path) -> None:
     assert {"200", "400", "parsed", "refused by the parser with 400"} <= found.statuses.keys()
 
 
+@pytest.mark.slow
 async def test_a_planted_defect_is_found_and_its_input_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sound = Anthropic.parse
 

@@ -40,6 +40,7 @@ def seed(request: pytest.FixtureRequest) -> Seed:
     return seeds(request.param)[0]
 
 
+@pytest.mark.slow
 async def test_extremes_get_an_answer_or_the_protocols_own_refusal(grounds: Callable[..., Any], seed: Seed) -> None:
     statuses: dict[str, int] = {}
     async with grounds(SHORT) as g:
