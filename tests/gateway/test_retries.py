@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import orjson
 import pytest
 
+from bridle.engines.base import Chunk, GenerateRequest
 from bridle.engines.script import Expect, Script, ScriptTurn, Thread
+from bridle.engines.scripted import ScriptedEngine
 from bridle.errors import BridleError
 from bridle.gateway.client import OpenedSession
 from bridle.messages import KindRule
@@ -122,6 +126,35 @@ async def test_a_draw_cut_past_the_grace_is_undelivered_and_the_retry_a_new_draw
         await exchange(g.gateway.url, "/v1/responses", session.key, codex(session))
         report = await g.checked()
     assert [turn.reason for turn in g.turns] == ["undelivered", None]
+    assert (report.generations, report.kept_percent) == (2, 100.0)
+
+
+async def test_a_draw_that_is_being_aborted_is_not_joined(grounds, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """An engine may take its time to end one."""
+    closing, closed = asyncio.Event(), asyncio.Event()
+
+    async def slowly(self: ScriptedEngine, request: GenerateRequest) -> AsyncGenerator[Chunk, None]:
+        try:
+            async with aclosing(generate(self, request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except asyncio.CancelledError:
+            closing.set()
+            await closed.wait()
+            raise
+
+    generate = ScriptedEngine.generate
+    monkeypatch.setattr(ScriptedEngine, "generate", slowly)
+    async with grounds(SLOW, abort_grace_s=0.02) as g:
+        session = await g.open()
+        await left(g, "/v1/responses", session, codex(session), b"output_text.delta")
+        await closing.wait()
+        asking = asyncio.create_task(exchange(g.gateway.url, "/v1/responses", session.key, codex(session)))
+        await until(lambda: len(g.live().session.tree.turns) == 2)
+        closed.set()
+        _, body = await asking
+        report = await g.checked()
+    assert b"response.completed" in body
     assert (report.generations, report.kept_percent) == (2, 100.0)
 
 

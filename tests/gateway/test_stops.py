@@ -49,7 +49,6 @@ def test_text_waits_no_longer_once_thinking_follows() -> None:
         (Text("ab STOP c"), (Text("ab "),)),
         (Text("STOP"), ()),
         (Thinking("a STOP"), (Thinking("a "),)),
-        (Text("OP."), ()),
         (Text("else"), (Text("else"),)),
         (ToolCall("i", "n", '{"a": "STOP', "unclosed"), (ToolCall("i", "n", '{"a": "', "unclosed"),)),
     ],
@@ -57,6 +56,32 @@ def test_text_waits_no_longer_once_thinking_follows() -> None:
 def test_a_message_ends_before_its_stop_text(last: Any, left: tuple[Any, ...]) -> None:
     before = Thinking("STOP is not here")
     assert cut(Message("assistant", (before, last)), "STOP").parts == (before, *left)
+
+
+def test_a_message_ends_before_a_stop_text_that_began_in_what_the_format_takes_off() -> None:
+    thought = Thinking("hm")
+    assert cut(Message("assistant", (thought, Text("ABC."))), "\n\nABC").parts == (thought,)
+    whole = Message("assistant", (thought, Text("C.")))
+    assert cut(whole, "ABC") == whole, "only white space is taken off"
+
+
+def test_what_may_be_the_rest_of_a_stop_text_is_held_where_a_stretch_begins() -> None:
+    withheld = Withheld(("\n\nABC",))
+    assert withheld.pass_on([ThinkingDelta("hm"), TextDelta("A"), TextDelta("BC")]) == [ThinkingDelta("hm")]
+    withheld = Withheld(("\n\nABC",))
+    events = withheld.pass_on([ThinkingDelta("hm"), TextDelta("A"), TextDelta("nd"), TextDelta("ABC")])
+    assert events == [ThinkingDelta("hm"), TextDelta("And"), TextDelta("ABC")]
+
+
+async def test_a_stop_text_right_behind_thinking_ends_the_stream(grounds, agents, protocol: str) -> None:  # type: ignore[no-untyped-def]
+    """Its first two characters are the format's own, so that only the rest of it is text."""
+    wish = {"stop_sequences": ["\n\nEND"]} if protocol == "anthropic" else {"stop": ["\n\nEND"]}
+    async with grounds(ScriptTurn(raw="<think>\nhm\n</think>\n\nEND of it<|im_end|>")) as g:
+        agent = agents(protocol, await g.open(), stream=True)
+        agent.tell("Go.")
+        answer = await agent.ask(**wish)
+        report = await g.checked()
+    assert (answer.text, report.kept_percent) == ("", 100.0)
 
 
 async def test_a_stop_text_ends_the_answer_and_its_echo_is_the_draw(  # type: ignore[no-untyped-def]
@@ -78,6 +103,15 @@ async def test_a_stop_text_ends_the_answer_and_its_echo_is_the_draw(  # type: ig
     )
     assert (report.kept_percent, g.echoes, g.notes) == (100.0, ["exact"], [])
     assert len(g.samples) == 1, "the next turn goes on from the whole draw"
+
+
+async def test_a_call_that_a_stop_text_cuts_is_not_announced_as_one_to_run(grounds, agents) -> None:  # type: ignore[no-untyped-def]
+    call = '<tool_call>\n{"name": "bash", "arguments": {"command": "rm -r x END"}}\n</tool_call>'
+    async with grounds(ScriptTurn(raw=f"{call}<|im_end|>")) as g:
+        agent = agents("openai", await g.open())
+        agent.tell("Go.")
+        assert (await agent.ask(stop=["END"])).finish == "stop"
+        await g.checked()
 
 
 async def test_no_part_of_a_stop_text_is_ever_in_the_stream(grounds, protocol: str) -> None:  # type: ignore[no-untyped-def]

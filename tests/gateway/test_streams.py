@@ -67,6 +67,20 @@ class Dying(ScriptedEngine):
                 raise EngineError("the engine was killed")
 
 
+@pytest.mark.parametrize("said", ["<think>\na\n</think>\n\n<think>\nb\n</think>\n\nc", "a <think></think>b"])
+@pytest.mark.parametrize("protocol", CALLS)
+async def test_a_model_that_begins_to_think_again_at_once_does_not_break_its_stream(  # type: ignore[no-untyped-def]
+    grounds, protocol: str, said: str
+) -> None:
+    path, body, _, end = CALLS[protocol]
+    async with grounds(ScriptTurn(raw=f"{said}<|im_end|>")) as g:
+        session = await g.open()
+        _, answer = await exchange(g.gateway.url, path, session.key, body)
+        report = await g.checked()
+    assert end in answer
+    assert report.kept_percent == 100.0
+
+
 @pytest.mark.parametrize("protocol", CALLS)
 async def test_an_engine_killed_in_mid_stream_is_an_error_event_and_no_end(
     renderer: TemplateRenderer, tmp_path: Path, protocol: str

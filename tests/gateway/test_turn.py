@@ -263,6 +263,15 @@ async def test_a_prompt_without_room_for_an_answer_says_so_in_the_protocols_word
     assert g.turns == ()
 
 
+async def test_an_overlong_prompt_is_counted_too(grounds, agents) -> None:  # type: ignore[no-untyped-def]
+    """Clients count to learn how much has to go."""
+    async with grounds(SHORT, context_length=60) as g:
+        agent = agents("anthropic", await g.open())
+        agent.tell("word " * 100)
+        assert (await agent.client.messages.count_tokens(**agent.request())).input_tokens > 60
+        await g.finish()
+
+
 async def test_a_count_is_the_length_of_the_prompt_then_consumed(grounds, agents) -> None:  # type: ignore[no-untyped-def]
     async with grounds(shell("ls", text="I look."), SHORT) as g:
         agent = agents("anthropic", await g.open())

@@ -611,6 +611,18 @@ def test_what_the_model_said_in_a_row_is_one_message_in_whatever_pieces_it_came(
     assert said({"text": "Hel"}, {"text": "lo"}).form == ""
 
 
+def test_what_two_turns_said_in_a_row_are_two_messages() -> None:
+    """Gemini CLI takes the note between them away."""
+    first = [{"text": "Hel", "thoughtSignature": sealed("siga")}, {"text": "lo"}]
+    second = {"functionCall": {"name": "read"}, "thoughtSignature": sealed("sigb", "callb")}
+    pieces = [{"role": "model", "parts": [part]} for part in (*first, second)]
+    answer = {"role": "user", "parts": [{"functionResponse": {"name": "read", "response": {"output": "x"}}}]}
+    one, two, result = parsed({"contents": [USER, *pieces, answer]}).messages[1:]
+    assert one.parts == (Thinking("", "siga"), Text("Hello"))
+    assert two.parts == (Thinking("", "sigb"), ToolCall("callb", "read", "{}"))
+    assert result.call_id == "callb"
+
+
 def test_results_become_messages_where_they_stand() -> None:
     answers = [
         {"functionResponse": {"id": "a", "name": "read", "response": {"error": "no such file"}}},

@@ -37,6 +37,18 @@ def parse(form: ReplyFormat, text: str, thinking_open: bool = False) -> Message:
     return parser.finish()[0]
 
 
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("<think>\na\n</think>\n\n<think>\nb\n</think>\n\nc", (Thinking("ab"), Text("c"))),
+        ("a <think></think>b", (Text("a b"),)),
+        ("a<tool_call>no call</tool_call>b", (Text("a"), Text("<tool_call>no call</tool_call>"), Text("b"))),
+    ],
+)
+def test_what_is_told_as_one_stretch_is_one_part(form: ReplyFormat, text: str, parts: tuple[Part, ...]) -> None:
+    assert parse(form, text).parts == parts
+
+
 def chunked(
     form: ReplyFormat, ids: Ids, thinking_open: bool, cuts: Sequence[int]
 ) -> tuple[Message, list[Event], list[Event]]:

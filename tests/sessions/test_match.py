@@ -5,7 +5,7 @@ import pytest
 
 from bridle.errors import BadRequest
 from bridle.messages import Message, Text, Thinking, ToolCall
-from bridle.sessions.match import match
+from bridle.sessions.match import digest, match
 from bridle.sessions.tree import ROOT
 from bridle.testing.conversation import STOP, Played, call, request, result, said, system, user
 
@@ -229,6 +229,25 @@ def test_calls_under_other_ids_are_the_draw_where_name_order_and_arguments_agree
         played.session.tree, request(*head, answer, *(result(c.id, t) for c, t in zip(answer.calls, "12", strict=True)))
     )
     assert found.steps == (), "results answer the calls as the draw named them, so both histories are one"
+
+
+def test_two_calls_under_one_id_fork_because_nobody_knows_which_a_result_answers() -> None:
+    played, head, answer = opened(call('{"a": 1}'), call('{"a": 2}'))
+    echoed = Message("assistant", (answer.parts[0], call('{"a": 1}', id="x"), call('{"a": 2}', id="x")))
+    played.start(request(*head, echoed, result("x", "1"), result("x", "2")))
+    assert echoes(played) == [(0, "call_added", False)]
+
+
+def test_calls_under_other_ids_in_another_order_fork_even_where_the_turn_is_proved() -> None:
+    played, head, answer = opened(call('{"a": 1}'), call('{"a": 2}'), thinking="hm")
+    parts = (*answer.parts[:2], call('{"a":2}', id="x"), call('{"a":1}', id="y"))
+    played.start(request(*head, Message("assistant", parts), result("x", "2"), result("y", "1")))
+    assert echoes(played) == [(0, "call_added", False)]
+
+
+def test_requests_behind_equal_draws_of_different_turns_are_not_the_same_request() -> None:
+    first, second = (Message("assistant", (Thinking("hm", name), Text("look"))) for name in ("siga", "sigb"))
+    assert digest(request(user("u"), first, user("v"))) != digest(request(user("u"), second, user("v")))
 
 
 def test_calls_under_other_ids_alone_are_another_form_of_the_draw() -> None:

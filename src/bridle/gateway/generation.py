@@ -66,7 +66,8 @@ class Generation:
     @property
     def joinable(self) -> bool:
         """Whether a retry of the same request gets this draw."""
-        return self.error is None and not self.delivered and self.listeners == 0
+        aborting = self._abandoned and self.reply is None
+        return self.error is None and not aborting and not self.delivered and self.listeners == 0
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -143,6 +144,7 @@ class Generation:
                     await self._left.wait()
             except TimeoutError:
                 if self.listeners == 0:
+                    self._abandoned = True
                     return
 
     def _record(self, sampling: asyncio.Task[None], stop_ids: tuple[int, ...]) -> None:
@@ -176,7 +178,7 @@ class Generation:
             id=self.turn.id,
             model=self.model,
             message=message,
-            finish_reason=_finish_reason(draw.finish_reason, message),
+            finish_reason=_finish_reason(draw, message),
             usage=Usage(self.usage.input, len(draw.ids), self.usage.cached, self._parser.reasoning_ids),
             stop_sequence=draw.stop_sequence,
             logprobs=_logprobs(self.turn, self._spelling) if self._spelling else None,
@@ -228,8 +230,10 @@ def _versions(chunks: list[Chunk]) -> tuple[tuple[int, int], ...]:
     return tuple(spans)
 
 
-def _finish_reason(finish: FinishReason, message: Message) -> FinishReason:
-    return "tool_calls" if finish == "stop" and message.calls else finish
+def _finish_reason(draw: Draw, message: Message) -> FinishReason:
+    """A call that a stop text cut is not one to be run."""
+    cut_short = draw.stop_sequence and message.calls and message.calls[-1].status == "unclosed"
+    return "tool_calls" if draw.finish_reason == "stop" and message.calls and not cut_short else draw.finish_reason
 
 
 def _error(turn: Turn, sampling: asyncio.Task[None]) -> BridleError:

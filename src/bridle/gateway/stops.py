@@ -21,6 +21,7 @@ class Withheld:
         self._stops = stops
         self._kind: type[Event] = TextDelta
         self._held = ""
+        self._begun = False
 
     def pass_on(self, events: Iterable[Event]) -> list[Event]:
         if not self._stops:
@@ -33,13 +34,19 @@ class Withheld:
                 out = []
                 if type(event) is not self._kind:
                     out.append((self._kind, self._held))
-                    self._kind, self._held = type(event), ""
+                    self._kind, self._held, self._begun = type(event), "", False
                 self._held += text
-                safe = len(self._held) - _may_be_stop(self._held, self._stops)
+                safe = 0 if self._may_have_begun() else len(self._held) - _may_be_stop(self._held, self._stops)
                 out.append((self._kind, self._held[:safe]))
                 self._held = self._held[safe:]
+                self._begun = self._begun or safe > 0
                 return [_delta(kind, text) for kind, text in out if text]
         return [event]
+
+    def _may_have_begun(self) -> bool:
+        """Whether a stop text may have begun in the white space that the format takes off before a stretch."""
+        rests = () if self._begun else (rest for stop in self._stops for rest in _rests(stop))
+        return any(self._held.startswith(rest) or rest.startswith(self._held) for rest in rests)
 
 
 def cut(message: Message, stop: str) -> Message:
@@ -66,7 +73,13 @@ def _before(text: str, stop: str) -> str:
     if at >= 0:
         return text[:at]
     # It began in what the format takes off around a tag.
-    return "" if any(text.startswith(stop[begun:]) for begun in range(1, len(stop))) else text
+    return "" if any(text.startswith(rest) for rest in _rests(stop)) else text
+
+
+def _rests(stop: str) -> list[str]:
+    """What is left of a stop text whose first characters, all of them white space, are taken off."""
+    blank = len(stop) - len(stop.lstrip())
+    return [stop[begun:] for begun in range(1, min(blank, len(stop) - 1) + 1)]
 
 
 def _may_be_stop(text: str, stops: Sequence[str]) -> int:

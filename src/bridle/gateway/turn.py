@@ -78,9 +78,12 @@ class Turns:
         return [self._draw(live, request, asked) for _ in range(request.wishes.n)]
 
     def count(self, live: LiveSession, request: ModelRequest) -> int:
-        """Tokens of the prompt as it would be consumed; nothing is recorded."""
+        """Tokens of the prompt as it would be consumed, of an overlong one too; nothing is recorded."""
         request = pinned(request, live.session.options)
-        return prepare(self.renderer, live.session, request, self.engine.facts.context_length).length
+        try:
+            return prepare(self.renderer, live.session, request, self.engine.facts.context_length).length
+        except PromptTooLong as error:
+            return error.tokens
 
     def _draw(self, live: LiveSession, request: ModelRequest, asked: bytes) -> Generation:
         session = live.session

@@ -1,12 +1,13 @@
 """From a Gemini conversation to messages: what was said by whom, and which call a function response answers.
 
 Everything the model said between two contents of the user's is one message, in whatever pieces it stands there: the
-chat sessions of Google's clients keep a streamed answer as one content for each chunk.
+chat sessions of Google's clients keep a streamed answer as one content for each chunk. It is cut where signatures name
+another turn: Gemini CLI takes the note away that stood between an answer cut short and the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
 from typing import Any
@@ -57,13 +58,33 @@ def conversation(contents: Sequence[Content], notes: list[Note]) -> Iterator[Mes
     calls: list[Called] = []
     for by_model, run in groupby(enumerate(contents), key=lambda pair: pair[1].role == "model"):
         if by_model:
-            said, calls = _said(list(run), unnamed, notes)
-            yield said
+            for row in _rows(run):
+                said, calls = _said(row, unnamed, notes)
+                yield said
         else:
             yield from _told(list(run), calls, notes)
 
 
 # --- the model's side -------------------------------------------------------------------------------------------------
+
+
+def _rows(run: Iterable[tuple[int, Content]]) -> Iterator[Run]:
+    """The contents of one turn each. Behind a call they stay together: a response may name that call."""
+    row: list[tuple[int, Content]] = []
+    turn = ""
+    for index, content in run:
+        own = _turn(content)
+        if turn and own and own != turn and not any(part.function_call for _, said in row for part in said.parts or ()):
+            yield row
+            row, turn = [], ""
+        row.append((index, content))
+        turn = turn or own
+    yield row
+
+
+def _turn(content: Content) -> str:
+    signatures = (unsealed(part.thought_signature).signature for part in content.parts or ())
+    return next(filter(None, signatures), "")
 
 
 def _said(run: Run, unnamed: Iterator[int], notes: list[Note]) -> tuple[Message, list[Called]]:

@@ -118,8 +118,22 @@ class TagParser:
 
     def finish(self) -> tuple[Message, list[Event]]:
         self._end_section(drop_newline=False)
-        parts = [part for section in self._sections if (part := self._part(section)) is not None]
-        return Message("assistant", tuple(parts)), self._new_events()
+        return Message("assistant", tuple(self._parts())), self._new_events()
+
+    def _parts(self) -> list[Part]:
+        """Neighbours of one kind with nothing between them are one part, as their events are one stretch."""
+        parts: list[Part] = []
+        before = ""
+        for section in self._sections:
+            part = self._part(section)
+            if part is None:
+                continue
+            if section.kind == before and isinstance(part, Text | Thinking) and isinstance(parts[-1], type(part)):
+                parts[-1] = type(part)(parts[-1].text + part.text)
+            else:
+                parts.append(part)
+            before = "" if section.kind == "call" else section.kind
+        return parts
 
     def _take(self, id: int) -> None:
         if self._stop is not None:

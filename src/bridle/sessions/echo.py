@@ -45,9 +45,15 @@ def named_as(said: Message, echoed: Message, *, proved: bool) -> Message:
 
     Calls are then equal by name and order; unless it is `proved` otherwise that this is the draw, by arguments too."""
     before, after = said.calls, echoed.calls
-    if not after or len(before) != len(after) or {call.id for call in before} & {call.id for call in after}:
+    theirs = {call.id for call in after}
+    # Results name calls by their ids: with one id for two, nobody knows which is answered.
+    if not after or not len(before) == len(after) == len(theirs) or theirs & {call.id for call in before}:
         return echoed
-    if any(call.name != now.name or not (proved or _equal(call, now)) for call, now in zip(before, after, strict=True)):
+    pairs = list(zip(before, after, strict=True))
+    if any(call.name != now.name or not (proved or _equal(call, now)) for call, now in pairs):
+        return echoed
+    if any(not _equal(call, now) and any(_equal(other, now) for other in before) for call, now in pairs):
+        # In another order: a result would be put behind the call it does not answer.
         return echoed
     ids = iter([call.id for call in before])
     parts = [msgspec.structs.replace(p, id=next(ids)) if isinstance(p, ToolCall) else p for p in echoed.parts]

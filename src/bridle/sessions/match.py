@@ -307,7 +307,7 @@ def _content(message: Message, with_identity: bool = False) -> bytes:
         for call in message.parts
         if isinstance(call, ToolCall)
     ]
-    identity = message.call_id if with_identity else ""
+    identity = (message.call_id, *message.signatures) if with_identity else ""
     return msgspec.msgpack.encode(
         (message.role, message.text, message.thinking, media, calls, message.is_error, identity)
     )
