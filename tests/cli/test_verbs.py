@@ -52,6 +52,12 @@ def test_export_writes_every_sample_in_one_file(place: Any, bridle: Any, finishe
     assert [row["reward"] for row in rows] == [1.0, 1.0, 0.0, 0.0]
 
 
+def test_doctor_does_not_pass_over_agents_it_was_not_asked_to_play(bridle: Any) -> None:
+    done = bridle("doctor", "codex")
+    assert done.returncode == 2
+    assert "bridle doctor --agents" in done.stderr
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
 def test_linearize_reads_every_case(place: Any, bridle: Any, case: Path) -> None:
     done = bridle("linearize", str(case))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bridle.gateway.client import GatewayClient
+from bridle.gateway.server import GatewayConfig, serve
 from bridle.protocols import NAMES
 from bridle.protocols.anthropic import Anthropic
+from bridle.rendering.template import load_renderer
+from bridle.rendering.tiny import make_tokenizer
 from bridle.testing.fuzz.client import Answer
-from bridle.testing.fuzz.corpus import seeds
+from bridle.testing.fuzz.corpus import SIGNATURE, seeds
 from bridle.testing.fuzz.mutate import damaged
 from bridle.testing.fuzz.oracle import ERRORS, wrong
-from bridle.testing.fuzz.run import Found, Plan, fuzz
+from bridle.testing.fuzz.run import Found, FuzzEngine, Plan, Target, fuzz
 
 NUL = b"\\u0000"
 REFUSALS = {
@@ -59,6 +64,22 @@ def test_every_protocol_has_a_corpus_and_known_errors() -> None:
     assert NAMES.keys() == ERRORS.keys()
     for name in NAMES:
         assert [seed for seed in seeds(name) if seed.first]
+
+
+@pytest.mark.parametrize("protocol", NAMES)
+async def test_histories_hold_identities_that_the_session_minted(tmp_path: Path, protocol: str) -> None:
+    renderer = load_renderer(make_tokenizer(tmp_path / "model"))
+    engine = FuzzEngine(renderer)
+    async with (
+        engine,
+        serve(GatewayConfig(), renderer, engine, tmp_path) as gateway,
+        GatewayClient(gateway.url, gateway.control_token) as control,
+        Target(gateway.url, control) as target,
+    ):
+        corpus = seeds(protocol)
+        calls, signatures = await target.identities(protocol, corpus)
+    assert "none" not in calls
+    assert "none" not in signatures or not any(SIGNATURE in json.dumps(seed.body) for seed in corpus)
 
 
 def test_a_number_means_one_input() -> None:

@@ -43,6 +43,8 @@ def command(
 
     settings = load(None, overrides, {})
     if not agents:
+        if names or scenarios or faults:
+            raise click.UsageError("agents, scenarios and faults are for --agents: bridle doctor --agents claude_code")
         _machine(settings, as_json)
         return
     from bridle.doctor.examine import examine

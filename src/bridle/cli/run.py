@@ -7,12 +7,15 @@ from pathlib import Path
 
 import click
 
+from bridle.engines import NAMES as ENGINES
+from bridle.harnesses import NAMES as HARNESSES
+
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("-n", type=int, help="Rollouts per task (the group size).")
-@click.option("--harness", help="The agent: mini_swe_agent, claude_code, command, or my.module:Class.")
-@click.option("--engine", help="What samples tokens: scripted, transformers, or my.module:Class.")
+@click.option("--harness", help=f"The agent: {', '.join(HARNESSES)}, or my.module:Class.")
+@click.option("--engine", help=f"What samples tokens: {', '.join(ENGINES)}, or my.module:Class.")
 @click.option("--model", help="A model directory; without one a tiny model is made.")
 @click.option("--task", "only", multiple=True, help="Only this task (repeatable).")
 @click.option("--config", type=click.Path(exists=True, path_type=Path), help="Settings as TOML, YAML or JSON.")

@@ -53,6 +53,9 @@ SAID = (
     Message("assistant", (ToolCall("", "bash", '{"command": "ls"'), ToolCall("", "nothing", "[]"))),
     Message("assistant", ()),
 )
+CALL_ID = re.compile(r"call[0-9a-f]{20}")
+SIGNED = re.compile(r'sig[0-9a-f]{20}|(?<="thoughtSignature":")[^"]+')
+"""Of what Gemini signs the signature is inside base64."""
 MARKS = {"anthropic": {"anthropic-version": "2023-06-01"}}
 
 
@@ -284,7 +287,7 @@ class Target:
             if b'"bash"' in answer.body and b"I look." in answer.body:
                 break
         text = answer.body.decode()
-        return re.findall(r"call[0-9a-f]{20}", text) or ["none"], re.findall(r"sig[0-9a-f]{20}", text) or ["none"]
+        return CALL_ID.findall(text) or ["none"], SIGNED.findall(text) or ["none"]
 
     async def close_session(self) -> None:
         """Every sampled token is trained or has a reason, whatever was thrown at the session."""
