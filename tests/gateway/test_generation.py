@@ -106,6 +106,24 @@ async def test_a_failure_after_the_first_id_is_not_tried_again(renderer: Templat
     assert g.turns[0].failed
 
 
+async def test_a_draw_broken_off_without_a_word_is_no_answer(renderer: TemplateRenderer, tmp_path: Path) -> None:
+    class Breaking(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> AsyncGenerator[Chunk, None]:
+            async with aclosing(super().generate(request)) as chunks:
+                async for chunk in chunks:
+                    await self.abort(request.rid)
+                    yield chunk
+
+    script = Script((Thread((LONG,)),), resegment=0.4)
+    engine = Breaking(script, renderer.vocabulary, renderer.write, tmp_path / "journal.jsonl", score="fake")
+    async with ground(tmp_path, renderer, script, engine) as g:
+        session = await g.open()
+        status, _ = await exchange(g.gateway.url, PATHS["openai"], session.key, {**STREAMED, "stream": False})
+        report = await g.checked()
+    assert (status, report.untrained) == (503, {"undelivered": 16})
+    assert g.turns[0].failed == "the engine broke the draw off"
+
+
 @pytest.mark.parametrize("kind", [cls for cls in every_error() if cls.retryable or cls.status == 429])
 def test_no_retryable_status_goes_without_a_time_to_come_back(kind: type[BridleError]) -> None:
     assert "retry-after" in retry_headers(kind("x"))

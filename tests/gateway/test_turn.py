@@ -10,7 +10,7 @@ import pytest
 
 from bridle.engines.script import ScriptTurn
 from bridle.gateway.client import OpenedSession
-from bridle.sessions.records import Limits, TrainingSampling
+from bridle.sessions.records import Finished, Limits, TrainingSampling
 from bridle.testing.exchange import exchange, raw
 from bridle.testing.ground import Ground, shell
 
@@ -69,6 +69,8 @@ async def test_a_client_that_leaves_for_good_has_its_draw_aborted_and_undelivere
     assert list(report.untrained) in ([], ["undelivered"]), "what was not given out before the abort is nothing"
     assert [turn.reason for turn in g.turns] == ["undelivered", None]
     assert g.turns[0].failed == "", "the engine did nothing wrong"
+    finished = [record for record in g.log() if isinstance(record, Finished)]
+    assert [record.delivered for record in finished] == [False, True], "one record says both, so no crash falls between"
     assert report.kept_percent == 100.0
 
 

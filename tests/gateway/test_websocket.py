@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from bridle.engines.script import ScriptTurn
 from bridle.gateway.client import OpenedSession
 from bridle.messages import KindRule
-from bridle.sessions.records import Delivery, Limits
+from bridle.sessions.records import Finished, Limits
 from bridle.testing.ground import Ground, shell
 
 BASH: Any = {
@@ -218,7 +218,7 @@ async def test_a_client_that_leaves_in_the_middle_was_not_delivered_its_turn(gro
                 pass
         while g.live().running:
             await asyncio.sleep(0.01)
-        assert [record.delivered for record in g.log() if isinstance(record, Delivery)] == [False]
+        assert [record.delivered for record in g.log() if isinstance(record, Finished)] == [False]
         await g.checked()
 
 

@@ -782,7 +782,8 @@ def test_the_sdks_wishes_are_recorded(gemini: genai.Client, canned: Any) -> None
     assert (wishes.stop, wishes.max_tokens, wishes.n, wishes.logprobs) == (("END",), 100, 1, False)
     assert request.response_schema == {"type": "object", "properties": {"a": {"type": "string"}}}
     assert (request.switches.thinking, request.switches.effort) == (False, "low")
-    assert (request.messages[0].role, request.notes) == ("system", ())
+    assert request.messages[0].role == "system"
+    assert [note.detail for note in request.notes] == ["presence_penalty: 0.1", "frequency_penalty: 0.1"]
 
 
 @pytest.mark.parametrize(

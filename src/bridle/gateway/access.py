@@ -103,7 +103,9 @@ class Access:
         key = agent_key(headers, query)
         live = self._by_key.get(key) if key else None
         if live is None:
-            raise AccessDenied("unknown key; send the session's key as x-api-key, as x-goog-api-key or as a bearer token")
+            raise AccessDenied(
+                "unknown key; send the session's key as x-api-key, as x-goog-api-key or as a bearer token"
+            )
         session_id = live.id if isinstance(live, Ended) else live.session.id
         if path_session and path_session != session_id:
             raise AccessDenied(f"this key does not open session {path_session!r}")

@@ -149,10 +149,10 @@ class Generation:
 
     def _record(self, sampling: asyncio.Task[None], stop_ids: tuple[int, ...]) -> None:
         """The draw as far as it came, then the news of it."""
-        complete = sampling.done() and not sampling.cancelled() and sampling.exception() is None
         events: list[Event] = []
         try:
-            draw = _draw(self._chunks, stop_ids, "" if complete or sampling.cancelled() else str(sampling.exception()))
+            draw = _draw(self._chunks, stop_ids, _failure(sampling, self._chunks))
+            complete = not sampling.cancelled() and not draw.failed
             message, events = self._parser.finish()
             message = cut(message, draw.stop_sequence)
             self.session.finish(self.turn, draw, message, time.time(), delivered=complete and self.listeners > 0)
@@ -234,6 +234,15 @@ def _finish_reason(draw: Draw, message: Message) -> FinishReason:
     """A call that a stop text cut is not one to be run."""
     cut_short = draw.stop_sequence and message.calls and message.calls[-1].status == "unclosed"
     return "tool_calls" if draw.finish_reason == "stop" and message.calls and not cut_short else draw.finish_reason
+
+
+def _failure(sampling: asyncio.Task[None], chunks: list[Chunk]) -> str:
+    """What the engine failed with; "" where it ended the draw as it should, or was told to break it off."""
+    if sampling.cancelled():
+        return ""
+    if (failure := sampling.exception()) is not None:
+        return str(failure)
+    return "" if any(chunk.finish in ("stop", "length") for chunk in chunks) else "the engine broke the draw off"
 
 
 def _error(turn: Turn, sampling: asyncio.Task[None]) -> BridleError:

@@ -26,7 +26,7 @@ from bridle.protocols.gemini_wire import (
     ToolSpec,
     read_body,
 )
-from bridle.protocols.wire import kept_headers
+from bridle.protocols.wire import kept_headers, unfollowed
 
 VERSIONS = ("/v1beta", "/v1")
 TARGET = re.compile(r"/models/(?P<model>[^/?]+):(?P<method>\w+)(?:\?(?P<query>.*))?$")
@@ -60,7 +60,7 @@ class Gemini:
             protocol=self.name,
             messages=messages,
             tools=tuple(_tools(asked.tools or (), notes)),
-            wishes=_wishes(config, _tool_choice(asked.tool_config, notes)),
+            wishes=_wishes(config, _tool_choice(asked.tool_config, notes), notes),
             switches=_switches(config.thinking_config),
             show_thinking=bool(config.thinking_config and config.thinking_config.include_thoughts),
             response_schema=_schema(config),
@@ -149,7 +149,14 @@ def _tool_choice(config: ToolConfig | None, notes: list[Note]) -> str:
     return allowed[0] if len(allowed) == 1 else "required"
 
 
-def _wishes(config: GenerationConfig, tool_choice: str) -> Wishes:
+def _wishes(config: GenerationConfig, tool_choice: str, notes: list[Note]) -> Wishes:
+    notes.extend(
+        unfollowed(
+            logprobs=config.logprobs,
+            presence_penalty=config.presence_penalty,
+            frequency_penalty=config.frequency_penalty,
+        )
+    )
     return Wishes(
         max_tokens=config.max_output_tokens,
         temperature=config.temperature,

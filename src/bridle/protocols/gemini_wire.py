@@ -119,6 +119,9 @@ class GenerationConfig(Shape):
     response_schema: dict[str, Any] | None = None
     response_json_schema: dict[str, Any] | None = None
     response_logprobs: bool | None = None
+    logprobs: Integer | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     thinking_config: ThinkingConfig | None = None
 
 

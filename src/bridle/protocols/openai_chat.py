@@ -13,7 +13,7 @@ from bridle.protocols.arguments import freeform_tool
 from bridle.protocols.base import ReplyStream, Route
 from bridle.protocols.openai_chat_messages import KNOWN, Turn, message
 from bridle.protocols.openai_chat_reply import OpenAIChatStream, completion_body, error_body
-from bridle.protocols.wire import Count, Integer, StopText, kept_headers, read
+from bridle.protocols.wire import Count, Integer, StopText, kept_headers, read, unfollowed
 
 # --- shapes on the wire; unknown keys are dropped ---------------------------------------------------------------------
 
@@ -101,6 +101,10 @@ class Body(msgspec.Struct):
     seed: Integer | None = None
     n: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
     logprobs: bool | None = None
+    top_logprobs: Integer | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
@@ -198,6 +202,14 @@ def _tools(wire: Body, notes: list[Note]) -> Iterator[Tool]:
 
 
 def _wishes(wire: Body, notes: list[Note]) -> Wishes:
+    notes.extend(
+        unfollowed(
+            top_logprobs=wire.top_logprobs,
+            presence_penalty=wire.presence_penalty,
+            frequency_penalty=wire.frequency_penalty,
+            logit_bias=wire.logit_bias,
+        )
+    )
     return Wishes(
         max_tokens=wire.max_completion_tokens or wire.max_tokens,
         temperature=wire.temperature,

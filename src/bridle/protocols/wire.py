@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -50,6 +50,11 @@ def read(body: bytes, decoder: msgspec.json.Decoder[T], known: Mapping[str, str]
             raise BadRequest(f"the body is not valid JSON: {error}") from error
     value, _ = read(mended, decoder, known)
     return value, (Note("lone_surrogate", "half of a surrogate pair became U+FFFD"),)
+
+
+def unfollowed(**wishes: object) -> Iterator[Note]:
+    """Wishes about sampling that nothing here follows, whatever a session's precedence."""
+    yield from (Note("wish_dropped", f"{name}: {value}"[:200]) for name, value in wishes.items() if value)
 
 
 def kept_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -135,10 +135,12 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The client's stop text that ended the draw; `message` ends before it, `ids` do not."""
     failed: str = ""
     """What the engine failed with, where it did; a draw its client left has none."""
+    delivered: bool = True
+    """Whether a client was there to have it; a `Delivery` behind it holds more."""
 
 
 class Delivery(msgspec.Struct, frozen=True, tag="delivery"):
-    """Whether the client had the turn; the last one of a turn holds. None written means delivered."""
+    """Whether the client had the turn after all, or had not; the last one of a turn holds."""
 
     seq: int
     delivered: bool

@@ -207,10 +207,9 @@ class Session:
                 at=at,
                 stop_sequence=draw.stop_sequence,
                 failed=draw.failed,
+                delivered=delivered,
             )
         )
-        if not delivered:
-            self.deliver(turn, delivered=False)
         return turn
 
     def deliver(self, turn: Turn, *, delivered: bool) -> None:
@@ -311,6 +310,7 @@ class Session:
         turn.message = record.message
         turn.stop_id = record.stop_id
         turn.reason = record.reason
+        turn.delivered = record.delivered
         self.tree.finish(turn)
         self.tree.turn_by_signature[signature(turn.id)] = turn.seq
         if record.finish_reason == "stop" and record.stop_id is None and not record.stop_sequence:
