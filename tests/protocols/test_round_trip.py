@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -282,7 +282,8 @@ def in_items(messages: Sequence[Message]) -> Iterator[Message]:
 
 def in_gemini(request: ModelRequest) -> ModelRequest:
     """System text first and nowhere else; one signature a turn; texts of one kind in a row are one, and so are a
-    result's; a link to an image has a type; no end of an assistant message; no `parallel_calls`."""
+    result's; a link to an image has a type; no end of an assistant message but where a signature names another turn,
+    and none behind a call; no `parallel_calls`."""
     request = as_functions(without_responses(request))
     first, *rest = request.messages
     top = [change(first, role="system")] if first.role in ROLES_ABOVE and first.parts and rest else []
@@ -301,12 +302,28 @@ ROLES_ABOVE = ("system", "developer")
 
 def as_turns(messages: Sequence[Message]) -> Iterator[Message]:
     for said_by_model, group in groupby(messages, key=lambda message: message.role == "assistant"):
-        run = list(group)
         if said_by_model:
-            parts = tuple(part for message in run for part in message.parts)
-            yield Message("assistant", parts, form="list" if len(run) > 1 else "")
+            yield from (in_one(row) for row in rows(group))
         else:
-            yield from (change(one, role="user") if one.role in ROLES_ABOVE else one for one in run)
+            yield from (change(one, role="user") if one.role in ROLES_ABOVE else one for one in group)
+
+
+def rows(run: Iterable[Message]) -> Iterator[list[Message]]:
+    row: list[Message] = []
+    turn = ""
+    for message in run:
+        own = next(iter(message.signatures), "")
+        if turn and own and own != turn and not any(one.calls for one in row):
+            yield row
+            row, turn = [], ""
+        row.append(message)
+        turn = turn or own
+    yield row
+
+
+def in_one(row: Sequence[Message]) -> Message:
+    parts = tuple(part for message in row for part in message.parts)
+    return Message("assistant", parts, form="list" if len(row) > 1 else "")
 
 
 def in_parts(message: Message) -> Message:
