@@ -8,13 +8,15 @@ from typing import Literal
 import msgspec
 
 from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
-from bridle.harnesses.install import node_agent
+from bridle.harnesses.install import node_agent, run_installer
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
 
 _NODE_MAJOR = 24
 _PROVIDER = "bridle"
 _KEY = "BRIDLE_KEY"
+_PENDING = ".openclaw-lifecycle-pending"
+"""npm runs no scripts here. The agent makes up for its own when it first starts, where it can write: on the host."""
 _APIS = {
     "openai_chat": "openai-completions",
     "openai_responses": "openai-responses",
@@ -48,7 +50,10 @@ class OpenClaw(Harness):
         self.protocol = config.protocol
 
     async def install(self, cache: Path, log: Log) -> Installation:
-        return await node_agent(cache, "openclaw", "openclaw", self._version, "openclaw.mjs", _NODE_MAJOR, log)
+        installation = await node_agent(cache, "openclaw", "openclaw", self._version, "openclaw.mjs", _NODE_MAJOR, log)
+        if Path(installation.path).with_name(_PENDING).exists():
+            await run_installer([installation.runtime, installation.path, "--version"], log)
+        return installation
 
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
         """Its own deadline lies past the rollout's, which kills it."""
