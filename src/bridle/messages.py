@@ -243,11 +243,13 @@ class KindRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ThreadRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which headers say whose call it is where an agent runs sub-agents (lower case). First one that is present wins.
 
-    `thread`: names the conversation a call belongs to. `parent`: names the one that dispatched it, and is absent from
-    calls of the first one; "" where the agent names none and `thread` is sent by sub-agents alone."""
+    `thread`: names the conversation a call belongs to. `parent`: names the one that dispatched it, and is absent where
+    that is the first one or none; "" where the agent never names it. `depth`: of a thread without a parent; 1 where
+    the first conversation sends no `thread`."""
 
     thread: str
     parent: str = ""
+    depth: int = 0
 
 
 class ThreadFacts(msgspec.Struct, frozen=True):
@@ -268,7 +270,7 @@ def thread_of(
             parent = request.headers.get(rule.parent, "")
             above = depths.get(parent)
             below = None if above is None else above + 1
-            return ThreadFacts(thread, parent, 0 if rule.parent and not parent else below)
+            return ThreadFacts(thread, parent, rule.depth if rule.parent and not parent else below)
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridle.engines.calls import Call, Edit, Write, tool_call
+from bridle.engines.calls import Call, Edit, McpCall, Write, tool_call
 from bridle.errors import EngineError
 from bridle.messages import Tool
 
@@ -169,7 +169,25 @@ def test_a_dispatch_waits_or_not_where_the_tool_lets_one_choose() -> None:
     assert "run_in_background" not in called(Call(dispatch="look", background=True), GEMINI)[1]
 
 
-@pytest.mark.parametrize("call", [Call(shell="ls"), Call(read="f"), Call(dispatch="look")])
+@pytest.mark.parametrize(
+    ("offered", "name"),
+    [
+        (Tool("mcp__tariff__rate"), "mcp__tariff__rate"),
+        (Tool("mcp_tariff_rate"), "mcp_tariff_rate"),
+        (Tool("tariff_rate"), "tariff_rate"),
+        (Tool("rate", namespace="mcp__tariff"), "rate"),
+    ],
+)
+def test_a_tool_of_an_mcp_server_is_called_under_the_name_the_agent_gave_it(offered: Tool, name: str) -> None:
+    tools = (tool("rate", "stars"), Tool("mcp__weather__rate"), *CLAUDE, offered)
+    call = Call(mcp=McpCall("tariff", "rate", {"country": "NO"}))
+    assert called(call, tools) == (name, {"country": "NO"})
+
+
+ASKED = Call(mcp=McpCall("tariff", "rate"))
+
+
+@pytest.mark.parametrize("call", [Call(shell="ls"), Call(read="f"), Call(dispatch="look"), ASKED])
 def test_a_call_without_a_fitting_tool_says_what_is_offered(call: Call) -> None:
     with pytest.raises(EngineError, match=r"offered: Read_later, file_editor"):
         tool_call(call, (tool("Read_later", "url"), EDITOR))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import stat
 from pathlib import Path
 
 import pytest
 
-from bridle.errors import HarnessError
+from bridle.compose import make_harness
+from bridle.errors import ConfigError, HarnessError
 from bridle.harnesses.base import Installation, Outcome
 from bridle.harnesses.command import CommandConfig, CommandHarness
+from bridle.tasks.base import Spec
 
 NOTHING = Installation("1")
 
@@ -109,3 +112,53 @@ def test_a_missing_base_url_says_which_there_are(make_launch) -> None:
     launch = make_launch(base_urls={"anthropic": "x"})
     with pytest.raises(HarnessError, match='"openai"; the session has: anthropic'):
         launch.base_url("openai")
+
+
+SLOW_SERVER = """
+import json, os, sys, time
+time.sleep(3)
+tool = {"name": "rate", "description": os.environ["SAID"], "inputSchema": {"type": "object"}}
+served = {"name": "tariff", "version": "1"}
+results = {
+    "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": served},
+    "tools/list": {"tools": [tool]},
+}
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked:
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": results.get(asked["method"], {})}
+        print(json.dumps(answer), flush=True)
+"""
+WITH_MCP = ("claude_code", "codex", "gemini_cli", "qwen_code", "opencode")
+
+
+@pytest.mark.parametrize("name", WITH_MCP)
+@pytest.mark.parametrize(
+    ("mcp", "said"),
+    [
+        ({"a server": {"command": ["python3"]}}, "matching regex"),
+        ({"tariff": {"command": []}}, "length >= 1"),
+        ({"tariff": {"command": ["python3"], "url": "http://a"}}, "url"),
+    ],
+)
+def test_a_server_without_a_command_or_with_a_name_no_agent_takes_is_refused(name, mcp, said) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_harness(Spec(name, {"mcp": mcp}))
+
+
+@pytest.mark.parametrize("name", ["mini_swe_agent", "pi", "aider", "command"])
+def test_an_agent_without_servers_takes_none(name: str) -> None:
+    with pytest.raises(ConfigError, match="mcp"):
+        make_harness(Spec(name, {"mcp": {"tariff": {"command": ["python3"]}}}))
+
+
+@pytest.mark.agents
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", WITH_MCP)
+async def test_the_real_agents_first_call_offers_the_tools_of_a_server_that_is_slow_to_start(name, refused) -> None:
+    server = {"command": ["python3", "-I", "-c", SLOW_SERVER], "env": {"SAID": "what-letters-cost"}}
+    ran = await refused(make_harness(Spec(name, {"mcp": {"tariff": server}})))
+    _, body = ran.calls[0]
+    assert b"what-letters-cost" in body
+    assert re.search(rb'"name": ?"(mcp_+tariff_+|tariff_|)rate"', body)

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bridle.errors import HarnessError
 from bridle.harnesses import claude_code
-from bridle.harnesses.base import Installation
+from bridle.harnesses.base import Installation, McpServer
 from bridle.harnesses.claude_code import ClaudeCode, ClaudeCodeConfig
 from bridle.harnesses.install import default_cache
-from bridle.messages import Message, ModelRequest, Text, Tool, kind_of
+from bridle.messages import Message, ModelRequest, Text, ThreadFacts, Tool, kind_of, thread_of
 
 
 async def test_key_is_in_the_environment_and_instruction_at_stdin(new_sandbox, make_launch) -> None:
@@ -19,11 +20,22 @@ async def test_key_is_in_the_environment_and_instruction_at_stdin(new_sandbox, m
         Installation("1", "/opt/claude"), launch, sandbox
     )
     assert launch.key not in " ".join(recipe.argv)
-    assert recipe.files == {recipe.stdin: launch.instruction.encode()}
+    assert recipe.files[recipe.stdin] == launch.instruction.encode()
+    assert launch.key.encode() not in b"".join(recipe.files.values())
     assert recipe.env["ANTHROPIC_API_KEY"] == launch.key
     assert recipe.env["ANTHROPIC_BASE_URL"] == launch.base_urls["anthropic"]
     assert recipe.env["MAX_THINKING_TOKENS"] == "1024"
     assert [name for name, value in recipe.env.items() if value == launch.model] == list(claude_code._MODEL_NAMES)
+
+
+@pytest.mark.parametrize("mcp", [{}, {"tariff": McpServer(("python3", "-I", "server.py"), {"MORE": "1"})}])
+async def test_it_starts_the_servers_it_is_told_to_and_no_others(mcp, new_sandbox, make_launch) -> None:
+    config = ClaudeCodeConfig(mcp=mcp)
+    recipe = ClaudeCode(config).recipe(Installation("1", "/opt/claude"), make_launch(), await new_sandbox())
+    flags = recipe.argv[recipe.argv.index("--strict-mcp-config") :]
+    entry = {"command": "python3", "args": ["-I", "server.py"], "env": {"MORE": "1"}}
+    assert flags[1] == "--mcp-config"
+    assert msgspec.json.decode(recipe.files[flags[2]]) == {"mcpServers": dict.fromkeys(mcp, entry)}
 
 
 def request(
@@ -42,6 +54,16 @@ def test_kinds_are_told_apart_by_facts_of_the_request() -> None:
     assert kind_of(request("fix it", f"more\n{summary}"), rules)[0] == "compaction"
     assert kind_of(request("look", summary, headers=subagent), rules)[0] == "compaction"
     assert kind_of(request("title", tools=()), rules)[0] == "auxiliary"
+
+
+def test_a_sub_agent_of_a_sub_agent_is_one_deeper() -> None:
+    """The first sub-agent names no parent: that is the main conversation, which has no id."""
+    first = {"x-claude-code-agent-id": "a1"}
+    second = {"x-claude-code-agent-id": "a2", "x-claude-code-parent-agent-id": "a1"}
+    rules = ClaudeCode.thread_rules
+    assert thread_of(request("fix it"), rules, {}) is None
+    assert thread_of(request("look", headers=first), rules, {}) == ThreadFacts("a1", "", 1)
+    assert thread_of(request("look", headers=second), rules, {"a1": 1}) == ThreadFacts("a2", "a1", 2)
 
 
 async def test_without_npm_the_error_says_what_is_missing(tmp_path: Path, monkeypatch) -> None:

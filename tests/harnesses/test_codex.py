@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bridle.errors import HarnessError
-from bridle.harnesses.base import Installation, Recipe
+from bridle.harnesses.base import Installation, McpServer, Recipe
 from bridle.harnesses.codex import Codex, CodexConfig
 from bridle.messages import Message, ModelRequest, Text, Tool, kind_of, thread_of
 
@@ -46,6 +46,22 @@ async def test_what_is_configured_is_in_its_settings_and_more_of_them_wins(new_s
     assert found["agents"] == {"max_depth": 2}
     assert found["features"] == {"plugins": False, "remote_plugin": False, "apps": True}
     assert found["model_reasoning_effort"] == "low"
+
+
+async def test_it_waits_for_the_servers_it_is_told_to_start(new_sandbox, make_launch) -> None:
+    sandbox = await new_sandbox()
+    config = CodexConfig(mcp={"tariff": McpServer(("python3", "-I", "server.py"), {"MORE": "1"})})
+    found = settings(Codex(config).recipe(INSTALLATION, make_launch(), sandbox), sandbox.home)
+    started = {"command": "python3", "args": ["-I", "server.py"], "env": {"MORE": "1"}, "required": True}
+    assert found["mcp_servers"] == {"tariff": started}
+
+
+@pytest.mark.parametrize("websocket", [True, False])
+async def test_it_talks_over_a_websocket_where_it_is_told_to(websocket: bool, new_sandbox, make_launch) -> None:
+    sandbox = await new_sandbox()
+    recipe = Codex(CodexConfig(websocket=websocket)).recipe(INSTALLATION, make_launch(), sandbox)
+    provider = settings(recipe, sandbox.home)["model_providers"]["bridle"]  # type: ignore[index]
+    assert provider["supports_websockets"] is websocket
 
 
 def request(kind: str, **headers: str) -> ModelRequest:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bridle.harnesses.base import HarnessConfig, Installation
-from bridle.harnesses.gemini_cli import GeminiCli
+from bridle.harnesses.base import Installation, McpServer
+from bridle.harnesses.gemini_cli import GeminiCli, GeminiCliConfig
 from bridle.messages import Message, ModelRequest, Text, Tool, kind_of
 
 SCRIPT = "node_modules/@google/gemini-cli/bundle/gemini.js"
@@ -17,7 +17,7 @@ TOOLS = (Tool("run_shell_command"),)
 
 async def test_key_is_in_the_environment_and_instruction_at_stdin(new_sandbox, make_launch) -> None:
     launch, sandbox = make_launch(), await new_sandbox()
-    recipe = GeminiCli(HarnessConfig(env={"MORE": "1"})).recipe(INSTALLATION, launch, sandbox)
+    recipe = GeminiCli(GeminiCliConfig(env={"MORE": "1"})).recipe(INSTALLATION, launch, sandbox)
     assert recipe.argv[:2] == ("/opt/node", "/opt/gemini.js")
     assert recipe.files[recipe.stdin] == launch.instruction.encode()
     assert launch.key not in " ".join(recipe.argv)
@@ -29,12 +29,21 @@ async def test_key_is_in_the_environment_and_instruction_at_stdin(new_sandbox, m
 
 async def test_every_model_it_would_ask_by_name_is_the_one_served(new_sandbox, make_launch) -> None:
     launch, sandbox = make_launch(model="served"), await new_sandbox()
-    recipe = GeminiCli(HarnessConfig()).recipe(INSTALLATION, launch, sandbox)
+    recipe = GeminiCli(GeminiCliConfig()).recipe(INSTALLATION, launch, sandbox)
     settings = json.loads(recipe.files[f"{sandbox.home}/.gemini/settings.json"])
     assert recipe.argv[-2:] == ("--model", "served")
     overrides = settings["modelConfigs"]["customOverrides"]
     assert {override["modelConfig"]["model"] for override in overrides} == {"served"}
     assert "core" in [override["match"]["overrideScope"] for override in overrides]
+
+
+async def test_it_starts_the_servers_it_is_told_to(new_sandbox, make_launch) -> None:
+    sandbox = await new_sandbox()
+    config = GeminiCliConfig(mcp={"tariff": McpServer(("python3", "-I", "server.py"), {"MORE": "1"})})
+    recipe = GeminiCli(config).recipe(INSTALLATION, make_launch(), sandbox)
+    settings = json.loads(recipe.files[f"{sandbox.home}/.gemini/settings.json"])
+    entry = {"command": "python3", "args": ["-I", "server.py"], "env": {"MORE": "1"}, "trust": True}
+    assert settings["mcpServers"] == {"tariff": entry}
 
 
 def request(system: str, tools: tuple[Tool, ...] = TOOLS) -> ModelRequest:
@@ -54,7 +63,7 @@ def test_kinds_are_told_apart_by_facts_of_the_request() -> None:
 
 async def test_another_version_can_be_installed_with_a_node_of_its_own(tmp_path: Path, fake_npm) -> None:
     asked = fake_npm(SCRIPT, NODE)
-    installation = await GeminiCli(HarnessConfig(version="9.9.9")).install(tmp_path / "cache", print)
+    installation = await GeminiCli(GeminiCliConfig(version="9.9.9")).install(tmp_path / "cache", print)
     assert "@google/gemini-cli@9.9.9" in asked.read_text()
     assert "node-linux-" in asked.read_text()
     assert installation.version == "9.9.9"
@@ -66,7 +75,7 @@ async def test_another_version_can_be_installed_with_a_node_of_its_own(tmp_path:
 
 async def test_without_its_node_it_never_started(new_sandbox, make_launch) -> None:
     installation = Installation("1", "/opt/gemini.js", (), "/no/such/node")
-    outcome = await GeminiCli(HarnessConfig()).launch(await new_sandbox(), installation, make_launch())
+    outcome = await GeminiCli(GeminiCliConfig()).launch(await new_sandbox(), installation, make_launch())
     assert outcome.finish == "never_started"
     assert "/no/such/node" in outcome.detail
 
@@ -77,7 +86,7 @@ async def test_without_its_node_it_never_started(new_sandbox, make_launch) -> No
 async def test_the_real_agent_gives_up_with_a_code_and_leaves_no_trace_of_key_or_instruction(
     refused, make_launch
 ) -> None:
-    ran = await refused(GeminiCli(HarnessConfig()))
+    ran = await refused(GeminiCli(GeminiCliConfig()))
     assert ran.outcome.finish == "agent_error"
     assert {call.path for call, _ in ran.calls} == {"/s/1/v1beta/models/policy:streamGenerateContent"}
     call, body = ran.calls[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bridle.errors import HarnessError
-from bridle.harnesses.base import Installation
+from bridle.harnesses.base import Installation, McpServer
 from bridle.harnesses.opencode import OpenCode, OpenCodeConfig
 from bridle.messages import Message, ModelRequest, Text, ThreadFacts, Tool, kind_of, thread_of
 
@@ -53,6 +53,14 @@ async def test_it_knows_the_window_and_asks_one_model_only(new_sandbox, make_lau
     found = await settings(new_sandbox, make_launch(), OpenCodeConfig(context_tokens=5000, max_output_tokens=1000))
     assert found["provider"]["bridle"]["models"]["policy"]["limit"] == {"context": 5000, "output": 1000}
     assert found["small_model"] == "bridle/policy"
+
+
+async def test_it_starts_the_servers_it_is_told_to(new_sandbox, make_launch) -> None:
+    server = McpServer(("python3", "-I", "server.py"), {"MORE": "1"})
+    found = await settings(new_sandbox, make_launch(), OpenCodeConfig(mcp={"tariff": server}))
+    command, variables = ["python3", "-I", "server.py"], {"MORE": "1"}
+    started = {"type": "local", "command": command, "environment": variables, "enabled": True}
+    assert found["mcp"] == {"tariff": started}
 
 
 def request(system: str, headers: dict[str, str] | None = None, tools: tuple[Tool, ...] = TOOLS) -> ModelRequest:

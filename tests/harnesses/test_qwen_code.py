@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bridle.harnesses.base import Installation
+from bridle.harnesses.base import Installation, McpServer
 from bridle.harnesses.qwen_code import QwenCode, QwenCodeConfig
 from bridle.messages import Message, ModelRequest, Text, Tool, kind_of
 
@@ -36,6 +36,15 @@ async def test_it_summarizes_at_a_share_of_the_window_it_is_told(new_sandbox, ma
     settings = json.loads(recipe.files[f"{sandbox.home}/.qwen/settings.json"])
     assert settings["model"]["generationConfig"]["contextWindowSize"] == 64_000
     assert settings["context"]["autoCompactThreshold"] == 0.25
+
+
+async def test_tools_of_its_servers_are_offered_and_not_hidden(new_sandbox, make_launch) -> None:
+    sandbox = await new_sandbox()
+    config = QwenCodeConfig(mcp={"tariff": McpServer(("python3", "-I", "server.py"), {"MORE": "1"})})
+    recipe = QwenCode(config).recipe(INSTALLATION, make_launch(), sandbox)
+    entry = json.loads(recipe.files[f"{sandbox.home}/.qwen/settings.json"])["mcpServers"]["tariff"]
+    assert (entry["command"], entry["args"], entry["env"]) == ("python3", ["-I", "server.py"], {"MORE": "1"})
+    assert (entry["trust"], entry["alwaysLoadTools"]) == (True, True)
 
 
 def test_it_cannot_summarize_past_its_window() -> None:

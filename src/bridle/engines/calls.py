@@ -57,14 +57,23 @@ class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: str
 
 
+class McpCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`tool` of the MCP server `server`, under whatever name an agent offers it."""
+
+    server: str
+    tool: str
+    arguments: Mapping[str, Any] = {}
+
+
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to do, in the tool that the agent has for it: `shell`, `read`, `edit`, `write`, `dispatch` (to a sub-agent;
-    `background` where the tool lets one choose). Or `tool`, by name, with its arguments."""
+    """What to do, in the tool that the agent has for it: `shell`, `read`, `edit`, `write`, `mcp`, `dispatch` (to a
+    sub-agent; `background` where the tool lets one choose). Or `tool`, by name, with its arguments."""
 
     shell: str | None = None
     read: str | None = None
     edit: Edit | None = None
     write: Write | None = None
+    mcp: McpCall | None = None
     dispatch: str | None = None
     background: bool | None = None
     tool: str | None = None
@@ -73,9 +82,9 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The exact JSON text to sample."""
 
     def __post_init__(self) -> None:
-        ways = (self.shell, self.read, self.edit, self.write, self.dispatch, self.tool)
+        ways = (self.shell, self.read, self.edit, self.write, self.mcp, self.dispatch, self.tool)
         if sum(way is not None for way in ways) != 1:
-            raise ValueError("a call has one of `shell`, `read`, `edit`, `write`, `dispatch` and `tool`")
+            raise ValueError("a call has one of `shell`, `read`, `edit`, `write`, `mcp`, `dispatch` and `tool`")
         if self.arguments is not None and self.arguments_text is not None:
             raise ValueError("a call has either `arguments` or `arguments_text`")
         if self.tool is None and (self.arguments is not None or self.arguments_text is not None):
@@ -94,6 +103,8 @@ def tool_call(call: Call, tools: Sequence[Tool]) -> ToolCall:
         return _edit(call.edit, tools)
     if call.write is not None:
         return _write(call.write, tools)
+    if call.mcp is not None:
+        return _mcp(call.mcp, tools)
     if call.dispatch is not None:
         return _dispatch(call.dispatch, call.background, tools)
     assert call.tool is not None
@@ -148,6 +159,16 @@ def _write(write: Write, tools: Sequence[Tool]) -> ToolCall:
         if place and content and {place, content} <= {*_required(tool)} and _fillable(tool, {place, content}):
             return _called(tool, {place: write.path, content: write.content})
     return _shell(f"printf %s {shlex.quote(write.content)} > {shlex.quote(write.path)}", tools)
+
+
+def _mcp(call: McpCall, tools: Sequence[Tool]) -> ToolCall:
+    """Agents put the server's name in front, each in a way of its own; some as the namespace."""
+    for tool in tools:
+        if tool.name.endswith(call.tool) and call.server in f"{tool.namespace} {tool.name.removesuffix(call.tool)}":
+            return ToolCall("", tool.name, _json(call.arguments))
+    raise EngineError(
+        f"the script calls {call.tool} of the MCP server {call.server}, and no tool is named so ({_offered(tools)})"
+    )
 
 
 def _dispatch(prompt: str, background: bool | None, tools: Sequence[Tool]) -> ToolCall:

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -30,6 +30,22 @@ class HarnessConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     version: str = ""
     env: dict[str, str] = {}
+
+
+class McpServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program in the sandbox that offers tools to the agent over stdio. It starts in the workspace."""
+
+    command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    env: dict[str, str] = {}
+
+    @property
+    def entry(self) -> dict[str, object]:
+        """As the settings have it of all agents that call them `mcpServers`."""
+        return {"command": self.command[0], "args": self.command[1:], "env": self.env}
+
+
+McpServers = dict[Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]+$")], McpServer]
+"""By name, which becomes a part of the tools' names."""
 
 
 class Installation(msgspec.Struct, frozen=True):

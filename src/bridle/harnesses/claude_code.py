@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from bridle.errors import HarnessError
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe
 from bridle.harnesses.install import npm_packages
 from bridle.messages import KindRule, ThreadRule
 from bridle.sandboxes.base import Mount, Sandbox
@@ -43,6 +45,7 @@ class ClaudeCodeConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     auto_compact_tokens: int = 100_000
     max_output_tokens: int = 8192
     thinking_tokens: int = 0
+    mcp: McpServers = msgspec.field(default_factory=dict)
 
 
 class ClaudeCode(Harness):
@@ -56,7 +59,7 @@ class ClaudeCode(Harness):
         KindRule(kind="subagent", name="agent_id_header", header="x-claude-code-agent-id"),
         KindRule(kind="auxiliary", name="no_tools", tools="none"),
     )
-    thread_rules = (ThreadRule("x-claude-code-agent-id"),)
+    thread_rules = (ThreadRule("x-claude-code-agent-id", "x-claude-code-parent-agent-id", depth=1),)
     artifacts = ("~/.claude/projects",)
 
     def __init__(self, config: ClaudeCodeConfig) -> None:
@@ -69,8 +72,10 @@ class ClaudeCode(Harness):
 
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
         instruction = f"{sandbox.home}/.bridle/instruction.md"
+        servers = f"{sandbox.home}/.bridle/mcp.json"
+        flags = ("--output-format", "json", "--dangerously-skip-permissions", "--strict-mcp-config")
         return Recipe(
-            argv=(installation.path, "-p", "--output-format", "json", "--dangerously-skip-permissions"),
+            argv=(installation.path, "-p", *flags, "--mcp-config", servers),
             env={
                 **_QUIET,
                 **dict.fromkeys(_MODEL_NAMES, launch.model),
@@ -81,9 +86,13 @@ class ClaudeCode(Harness):
                 "MAX_THINKING_TOKENS": str(self._config.thinking_tokens),
                 **self._config.env,
             },
-            files={instruction: launch.instruction.encode()},
+            files={instruction: launch.instruction.encode(), servers: self._servers()},
             stdin=instruction,
         )
+
+    def _servers(self) -> bytes:
+        """Written without servers too: then those that a workspace brings do not start either."""
+        return msgspec.json.encode({"mcpServers": {name: one.entry for name, one in self._config.mcp.items()}})
 
 
 def _program(folder: Path) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from bridle.errors import HarnessError
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe
 from bridle.harnesses.install import npm_packages
 from bridle.messages import KindRule, ThreadRule
 from bridle.sandboxes.base import Mount, Sandbox
@@ -28,11 +28,14 @@ _QUIET = {
 
 class CodexConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     """`context_tokens`: the window the agent believes the model to have; `auto_compact_tokens`: when it summarizes;
-    `subagent_depth`: 0 for no sub-agents, 1 for none of theirs. `settings`: more of its config.toml, by dotted key."""
+    `subagent_depth`: 0 for no sub-agents, 1 for none of theirs. `websocket`: talk over one instead of HTTP.
+    `settings`: more of its config.toml, by dotted key."""
 
     context_tokens: int = 128_000
     auto_compact_tokens: int = 100_000
     subagent_depth: int = 1
+    websocket: bool = False
+    mcp: McpServers = msgspec.field(default_factory=dict)
     settings: dict[str, str | int | bool] = msgspec.field(default_factory=dict)
 
 
@@ -75,7 +78,7 @@ class Codex(Harness):
         )
 
     def _settings(self, launch: Launch) -> bytes:
-        """TOML: a string, number or boolean is written there as in JSON."""
+        """TOML: a string, a number, a boolean or a list of them is written there as in JSON."""
         values = {
             **_QUIET,
             "model": launch.model,
@@ -87,9 +90,21 @@ class Codex(Harness):
             "model_providers.bridle.base_url": launch.base_url("openai"),
             "model_providers.bridle.env_key": _KEY,
             "model_providers.bridle.wire_api": "responses",
+            "model_providers.bridle.supports_websockets": self._config.websocket,
+            **self._servers(),
             **self._config.settings,
         }
         return b"".join(b"%s = %s\n" % (name.encode(), msgspec.json.encode(value)) for name, value in values.items())
+
+    def _servers(self) -> dict[str, str | bool | tuple[str, ...]]:
+        """The first prompt waits only for servers that are required."""
+        found: dict[str, str | bool | tuple[str, ...]] = {}
+        for name, server in self._config.mcp.items():
+            found[f"mcp_servers.{name}.command"] = server.command[0]
+            found[f"mcp_servers.{name}.args"] = server.command[1:]
+            found[f"mcp_servers.{name}.required"] = True
+            found |= {f'mcp_servers.{name}.env."{variable}"': value for variable, value in server.env.items()}
+        return found
 
 
 def _program(folder: Path) -> Path:

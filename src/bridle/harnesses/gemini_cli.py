@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe
 from bridle.harnesses.install import node_agent
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -32,8 +32,12 @@ _SETTINGS = {
 _SCOPES = ("core", "codebase_investigator", "cli_help")
 
 
+class GeminiCliConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
+    mcp: McpServers = msgspec.field(default_factory=dict)
+
+
 class GeminiCli(Harness):
-    Config = HarnessConfig
+    Config = GeminiCliConfig
     protocol = "gemini"
     default_version = "0.61.0"
     kind_rules = (
@@ -42,7 +46,7 @@ class GeminiCli(Harness):
     )
     artifacts = ("~/.gemini/tmp",)
 
-    def __init__(self, config: HarnessConfig) -> None:
+    def __init__(self, config: GeminiCliConfig) -> None:
         self._config = config
         self._version = config.version or self.default_version
 
@@ -62,13 +66,17 @@ class GeminiCli(Harness):
             },
             files={
                 instruction: launch.instruction.encode(),
-                f"{sandbox.home}/.gemini/settings.json": msgspec.json.encode(_settings(launch.model)),
+                f"{sandbox.home}/.gemini/settings.json": msgspec.json.encode(self._settings(launch.model)),
             },
             stdin=instruction,
         )
 
-
-def _settings(model: str) -> dict[str, object]:
-    """Its checks, its summaries and some sub-agents have models of their own, by name: here all are the one served."""
-    overrides = [{"match": {"overrideScope": scope}, "modelConfig": {"model": model}} for scope in _SCOPES]
-    return {**_SETTINGS, "modelConfigs": {"customOverrides": overrides}}
+    def _settings(self, model: str) -> dict[str, object]:
+        """Its checks, its summaries and some sub-agents have models of their own, by name: here all are the one
+        served."""
+        overrides = [{"match": {"overrideScope": scope}, "modelConfig": {"model": model}} for scope in _SCOPES]
+        return {
+            **_SETTINGS,
+            "modelConfigs": {"customOverrides": overrides},
+            "mcpServers": {name: {**one.entry, "trust": True} for name, one in self._config.mcp.items()},
+        }

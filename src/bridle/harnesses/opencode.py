@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from bridle.errors import HarnessError
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServer, McpServers, Recipe
 from bridle.harnesses.install import npm_packages
 from bridle.messages import KindRule, ThreadRule
 from bridle.sandboxes.base import Mount, Sandbox
@@ -36,6 +36,7 @@ class OpenCodeConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     protocol: Literal["openai_chat", "openai_responses", "anthropic", "gemini"] = "openai_chat"
     context_tokens: int = 100_000
     max_output_tokens: int = 8192
+    mcp: McpServers = msgspec.field(default_factory=dict)
 
 
 class OpenCode(Harness):
@@ -91,11 +92,16 @@ class OpenCode(Harness):
                 }
             },
             "small_model": f"{_PROVIDER}/{launch.model}",
+            "mcp": {name: _server(server) for name, server in self._config.mcp.items()},
             "permission": {"*": "allow"},
             "snapshot": False,
             "autoupdate": False,
             "share": "disabled",
         }
+
+
+def _server(server: McpServer) -> dict[str, object]:
+    return {"type": "local", "command": server.command, "environment": server.env, "enabled": True}
 
 
 def _base_url(launch: Launch, protocol: str) -> str:

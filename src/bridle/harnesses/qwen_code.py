@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe
 from bridle.harnesses.install import node_agent
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -25,6 +25,8 @@ _SETTINGS = {
     # as with a prompt on the command line
     "tools": {"shell": {"enableInteractiveShell": False}},
 }
+# their tools stand behind one that searches tools otherwise
+_OFFERED = {"trust": True, "alwaysLoadTools": True}
 
 
 class QwenCodeConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
@@ -33,6 +35,7 @@ class QwenCodeConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
 
     context_tokens: int = 128_000
     auto_compact_tokens: int = 100_000
+    mcp: McpServers = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 < self.auto_compact_tokens <= self.context_tokens:
@@ -84,4 +87,5 @@ class QwenCode(Harness):
             **_SETTINGS,
             "context": {"autoCompactThreshold": share},
             "model": {"generationConfig": {"contextWindowSize": self._config.context_tokens}},
+            "mcpServers": {name: {**one.entry, **_OFFERED} for name, one in self._config.mcp.items()},
         }
