@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import socket
 import time
 import weakref
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +217,26 @@ async def test_a_finished_session_is_let_go_and_finished_again_from_its_log(grou
             "sampled_tokens": first["fidelity"]["totals"]["sampled"],
             "log": str(g.directory / "rollouts/s/session.log"),
         }
+
+
+def sockets_of_this_process() -> Iterator[socket.socket]:
+    """The gateway's among them: it runs in the test's own process."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as found:
+            yield found
+
+
+async def test_an_answer_is_sent_at_once_and_not_when_its_head_is_acknowledged(grounds) -> None:  # type: ignore[no-untyped-def]
+    """On a kept connection that would be 40 ms for each call."""
+    async with grounds(SLOW) as g:
+        session = await g.open()
+        path, body, _, _ = CALLS["openai_chat"]
+        async with raw(g.gateway.url, path, session.key, body) as http:
+            await http.until(b"data: ")
+            ours = http.writer.get_extra_info("sockname")
+            options = []
+            for found in sockets_of_this_process():
+                with suppress(OSError):
+                    if found.getpeername() == ours:
+                        options.append(found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    assert options == [1]

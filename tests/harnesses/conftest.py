@@ -77,14 +77,12 @@ class Refused:
     outcome: Outcome
     calls: list[tuple[web.Request, bytes]]
     shown: bytes
-    kept: bytes
-    """All that it wrote: its logs, and the files of its home but the ones it was started with."""
-    changed: bytes
-    """What `git status` says of the workspace."""
 
 
 @pytest.fixture
 async def refused(new_sandbox, make_launch) -> AsyncIterator[Callable[[Harness], Awaitable[Refused]]]:
+    """-> runs an agent and asserts what holds for every one: its key is in no command line, no log and no file but
+    those it was started with, its instruction in no command line, and its workspace is as it was."""
     calls: list[tuple[web.Request, bytes]] = []
     shown: list[bytes] = []
 
@@ -112,7 +110,11 @@ async def refused(new_sandbox, make_launch) -> AsyncIterator[Callable[[Harness],
         kept = await sandbox.exec(["grep", "-r", "", *given, sandbox.home])
         logs = b"".join(path.read_bytes() for path in launch.logs.iterdir())
         changed = await sandbox.exec(["git", "status", "--short"], cwd=sandbox.workspace)
-        return Refused(outcome, calls, b"".join(shown), logs + kept.stdout, changed.stdout)
+        ran = Refused(outcome, calls, b"".join(shown))
+        assert launch.key.encode() not in logs + kept.stdout + ran.shown
+        assert b"quoted" not in ran.shown, launch.instruction
+        assert changed.stdout == b""
+        return ran
 
     yield run
     await runner.cleanup()

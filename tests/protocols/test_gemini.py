@@ -292,7 +292,7 @@ def test_finish_sends_what_streaming_left_out() -> None:
     [
         ((Text("Help"),), "not the beginning"),
         ((Thinking("Hello"),), "streamed as Text"),
-        ((), "the reply has 0 parts"),
+        ((), "the reply has None there"),
         ((Text("Hello"), Thinking("t", "another")), "signed"),
     ],
 )

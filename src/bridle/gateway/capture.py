@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -22,10 +21,10 @@ import zstandard
 from bridle.errors import LogCorrupt
 from bridle.gateway.asgi import Exchange
 from bridle.gateway.keys import strike_out, strike_out_bytes
+from bridle.protocols.wire import CREDENTIAL
 
 log = logging.getLogger("bridle.gateway")
 
-CREDENTIAL = re.compile(r"key|token|auth|secret|cookie")
 BLOCK = 1 << 16
 CLOSE_S = 2.0
 """How long an ending session waits for calls whose clients take their time; what comes later is not kept."""

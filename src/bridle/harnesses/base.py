@@ -19,6 +19,8 @@ from bridle.messages import KindRule, ThreadRule
 from bridle.sandboxes.base import ExecResult, Mount, Sandbox
 
 Log = Callable[[str], None]
+ProtocolName = Literal["openai_chat", "openai_responses", "anthropic", "gemini"]
+"""The protocols an agent that speaks several may be told to speak."""
 Finish = Literal["finished", "agent_error", "time_budget", "killed", "never_started"]
 
 # $0 is what stands at stdin; the rest is the agent's argv.
@@ -76,6 +78,12 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
             held = ", ".join(self.base_urls) or "none"
             raise HarnessError(f'this agent talks to a base URL of family "{family}"; the session has: {held}')
         return self.base_urls[family]
+
+    def sdk_url(self, protocol: ProtocolName) -> str:
+        """The base URL as SDKs for several protocols want it: with the version for Google's too."""
+        if protocol == "gemini":
+            return f"{self.base_url('gemini')}/v1beta"
+        return self.base_url("anthropic" if protocol == "anthropic" else "openai")
 
 
 class Recipe(msgspec.Struct, frozen=True):

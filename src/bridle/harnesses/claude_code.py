@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.errors import HarnessError
 from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe
-from bridle.harnesses.install import npm_packages
+from bridle.harnesses.install import native_agent
 from bridle.messages import KindRule, ThreadRule
-from bridle.sandboxes.base import Mount, Sandbox
+from bridle.sandboxes.base import Sandbox
 
 _PACKAGE = "@anthropic-ai/claude-code"
+_PROGRAM = f"node_modules/{_PACKAGE}-*/claude"
 
 # Nothing but the model is to be talked to; nothing in the prompt may change from request to request or run to run.
 _QUIET = {
@@ -67,8 +67,7 @@ class ClaudeCode(Harness):
         self._version = config.version or self.default_version
 
     async def install(self, cache: Path, log: Log) -> Installation:
-        path = await npm_packages(cache, "claude_code", self._version, [f"{_PACKAGE}@{self._version}"], log)
-        return Installation(self._version, str(_program(path)), (Mount(str(path), str(path)),))
+        return await native_agent(cache, "claude_code", _PACKAGE, self._version, _PROGRAM, log)
 
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
         instruction = f"{sandbox.home}/.bridle/instruction.md"
@@ -93,12 +92,3 @@ class ClaudeCode(Harness):
     def _servers(self) -> bytes:
         """Written without servers too: then those that a workspace brings do not start either."""
         return msgspec.json.encode({"mcpServers": {name: one.entry for name, one in self._config.mcp.items()}})
-
-
-def _program(folder: Path) -> Path:
-    """npm leaves out the packages of other platforms, so there is one."""
-    found = sorted(folder.glob(f"node_modules/{_PACKAGE}-*/claude"))
-    if len(found) != 1:
-        held = ", ".join(str(path) for path in found) or "none"
-        raise HarnessError(f"Claude Code for this platform: expected one program below {folder}, found {held}")
-    return found[0]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.errors import HarnessError
 from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe
-from bridle.harnesses.install import npm_packages
+from bridle.harnesses.install import native_agent
 from bridle.messages import KindRule, ThreadRule
-from bridle.sandboxes.base import Mount, Sandbox
+from bridle.sandboxes.base import Sandbox
 
 _PACKAGE = "@openai/codex"
+_PROGRAM = f"node_modules/{_PACKAGE}-*/vendor/*/bin/codex"
 _KEY = "BRIDLE_KEY"
 _QUIET = {
     "check_for_update_on_startup": False,
@@ -61,8 +61,7 @@ class Codex(Harness):
         self._version = config.version or self.default_version
 
     async def install(self, cache: Path, log: Log) -> Installation:
-        path = await npm_packages(cache, "codex", self._version, [f"{_PACKAGE}@{self._version}"], log)
-        return Installation(self._version, str(_program(path)), (Mount(str(path), str(path)),))
+        return await native_agent(cache, "codex", _PACKAGE, self._version, _PROGRAM, log)
 
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
         instruction = f"{sandbox.home}/.bridle/instruction.md"
@@ -105,12 +104,3 @@ class Codex(Harness):
             found[f"mcp_servers.{name}.required"] = True
             found |= {f'mcp_servers.{name}.env."{variable}"': value for variable, value in server.env.items()}
         return found
-
-
-def _program(folder: Path) -> Path:
-    """npm leaves out the packages of other platforms, so there is one."""
-    found = sorted(folder.glob(f"node_modules/{_PACKAGE}-*/vendor/*/bin/codex"))
-    if len(found) != 1:
-        held = ", ".join(str(path) for path in found) or "none"
-        raise HarnessError(f"Codex for this platform: expected one program below {folder}, found {held}")
-    return found[0]

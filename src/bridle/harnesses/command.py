@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from bridle.errors import ConfigError, HarnessError
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, ProtocolName, Recipe
 from bridle.sandboxes.base import Mount, Sandbox
 
 
@@ -17,7 +16,7 @@ class CommandConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True, kw_o
     variables carry what."""
 
     argv: tuple[str, ...]
-    protocol: Literal["anthropic", "openai_chat", "openai_responses", "gemini"] = "openai_chat"
+    protocol: ProtocolName = "openai_chat"
     mounts: tuple[str, ...] = ()
     openai_url_env: tuple[str, ...] = ("OPENAI_BASE_URL",)
     anthropic_url_env: tuple[str, ...] = ("ANTHROPIC_BASE_URL",)

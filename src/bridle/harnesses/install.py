@@ -36,6 +36,7 @@ print(json.dumps({"program": str(prefix / "bin" / name), "prefix": str(prefix), 
 """
 
 Build = Callable[[Path], Awaitable[None]]
+Check = Callable[[Path], object]
 
 
 def default_cache() -> Path:
@@ -91,10 +92,14 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-async def npm_packages(cache: Path, name: str, version: str, packages: Sequence[str], log: Log) -> Path:
+async def npm_packages(
+    cache: Path, name: str, version: str, packages: Sequence[str], log: Log, check: Check = lambda folder: None
+) -> Path:
     """-> the folder whose node_modules hold `packages` ("name@version", the agent's first).
 
-    Their own scripts do not run: of the agents here they only fetch or link what npm has brought already."""
+    Their own scripts do not run: of the agents here they only fetch or link what npm has brought already. `check`
+    raises HarnessError where something did not come all the same (npm passes over an optional package that it cannot
+    have); the folder is then not kept."""
 
     async def build(folder: Path) -> None:
         npm = shutil.which("npm")
@@ -104,8 +109,24 @@ async def npm_packages(cache: Path, name: str, version: str, packages: Sequence[
             )
         flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
         await run_installer([npm, "install", "--prefix", str(folder), *flags, *packages], log)
+        check(folder)
 
     return await installed(cache, name, version, build, log)
+
+
+async def native_agent(cache: Path, name: str, package: str, version: str, pattern: str, log: Log) -> Installation:
+    """An npm package that brings a program of its own, found by `pattern` below the folder it is installed in."""
+
+    def program(folder: Path) -> Path:
+        """npm leaves out the packages of other platforms, so there is one."""
+        found = sorted(folder.glob(pattern))
+        if len(found) != 1:
+            held = ", ".join(str(path) for path in found) or "none"
+            raise HarnessError(f"{name} for this platform: expected one program below {folder}, found {held}")
+        return found[0]
+
+    folder = await npm_packages(cache, name, version, [f"{package}@{version}"], log, program)
+    return Installation(version, str(program(folder)), (Mount(str(folder), str(folder)),))
 
 
 async def node(cache: Path, major: int, log: Log) -> Path:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, ProtocolName, Recipe
 from bridle.harnesses.install import node_agent, run_installer
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -28,7 +27,7 @@ _APIS = {
 class OpenClawConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     """`context_tokens`: what the agent takes for the model's window; it summarizes before."""
 
-    protocol: Literal["openai_chat", "openai_responses", "anthropic", "gemini"] = "openai_chat"
+    protocol: ProtocolName = "openai_chat"
     context_tokens: int = 100_000
     max_output_tokens: int = 8192
 
@@ -82,7 +81,7 @@ class OpenClaw(Harness):
             "maxTokens": self._config.max_output_tokens,
         }
         provider = {
-            "baseUrl": _base_url(launch, self.protocol),
+            "baseUrl": launch.sdk_url(self._config.protocol),
             "apiKey": f"${{{_KEY}}}",
             "api": _APIS[self.protocol],
             "models": [model],
@@ -93,9 +92,3 @@ class OpenClaw(Harness):
             # an index over sessions there will never be
             "plugins": {"slots": {"memory": "none"}},
         }
-
-
-def _base_url(launch: Launch, protocol: str) -> str:
-    if protocol == "gemini":
-        return f"{launch.base_url('gemini')}/v1beta"
-    return launch.base_url("anthropic" if protocol == "anthropic" else "openai")

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from bridle.errors import HarnessError
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServer, McpServers, Recipe
+from bridle.harnesses.base import (
+    Harness,
+    HarnessConfig,
+    Installation,
+    Launch,
+    Log,
+    McpServer,
+    McpServers,
+    ProtocolName,
+    Recipe,
+)
 from bridle.harnesses.install import npm_packages
 from bridle.messages import KindRule, ThreadRule
 from bridle.sandboxes.base import Mount, Sandbox
@@ -33,7 +42,7 @@ _QUIET = {
 class OpenCodeConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     """`context_tokens`: what the agent takes for the model's window; it summarizes shortly before."""
 
-    protocol: Literal["openai_chat", "openai_responses", "anthropic", "gemini"] = "openai_chat"
+    protocol: ProtocolName = "openai_chat"
     context_tokens: int = 100_000
     max_output_tokens: int = 8192
     mcp: McpServers = msgspec.field(default_factory=dict)
@@ -61,7 +70,7 @@ class OpenCode(Harness):
         self.protocol = config.protocol
 
     async def install(self, cache: Path, log: Log) -> Installation:
-        path = await npm_packages(cache, "opencode", self._version, [f"opencode-ai@{self._version}"], log)
+        path = await npm_packages(cache, "opencode", self._version, [f"opencode-ai@{self._version}"], log, _program)
         return Installation(self._version, str(_program(path)), (Mount(str(path), str(path)),))
 
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
@@ -87,7 +96,7 @@ class OpenCode(Harness):
                 _PROVIDER: {
                     "npm": _PACKAGES[self.protocol],
                     "name": _PROVIDER,
-                    "options": {"baseURL": _base_url(launch, self.protocol), "apiKey": f"{{env:{_KEY}}}"},
+                    "options": {"baseURL": _base_url(launch, self._config.protocol), "apiKey": f"{{env:{_KEY}}}"},
                     "models": {launch.model: model},
                 }
             },
@@ -104,11 +113,9 @@ def _server(server: McpServer) -> dict[str, object]:
     return {"type": "local", "command": server.command, "environment": server.env, "enabled": True}
 
 
-def _base_url(launch: Launch, protocol: str) -> str:
-    """The SDKs want the version in the base: /v1, for Gemini /v1beta."""
-    if protocol == "gemini":
-        return f"{launch.base_url('gemini')}/v1beta"
-    return f"{launch.base_url('anthropic')}/v1" if protocol == "anthropic" else launch.base_url("openai")
+def _base_url(launch: Launch, protocol: ProtocolName) -> str:
+    """Its SDKs want the version in every base."""
+    return f"{launch.sdk_url(protocol)}/v1" if protocol == "anthropic" else launch.sdk_url(protocol)
 
 
 def _program(folder: Path) -> Path:

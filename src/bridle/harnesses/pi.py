@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, ProtocolName, Recipe
 from bridle.harnesses.install import node_agent
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -32,7 +32,7 @@ class PiConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     """`context_tokens`: what the agent takes for the model's window. `reserve_tokens` before it the agent summarizes
     all but the newest `keep_recent_tokens`."""
 
-    protocol: Literal["openai_chat", "openai_responses", "anthropic", "gemini"] = "openai_chat"
+    protocol: ProtocolName = "openai_chat"
     context_tokens: int = 100_000
     reserve_tokens: int = 16_384
     keep_recent_tokens: int = 20_000
@@ -92,15 +92,9 @@ class Pi(Harness):
             "cost": dict.fromkeys(("input", "output", "cacheRead", "cacheWrite"), 0),
         }
         provider = {
-            "baseUrl": _base_url(launch, self.protocol),
+            "baseUrl": launch.sdk_url(self._config.protocol),
             "api": _APIS[self.protocol],
             "apiKey": f"${_KEY}",
             "models": [model],
         }
         return {"providers": {_PROVIDER: provider}}
-
-
-def _base_url(launch: Launch, protocol: str) -> str:
-    if protocol == "gemini":
-        return f"{launch.base_url('gemini')}/v1beta"
-    return launch.base_url("anthropic" if protocol == "anthropic" else "openai")

@@ -13,7 +13,7 @@ import msgspec
 from bridle.errors import BridleError
 from bridle.messages import Document, FinishReason, Image, Message, Part, Reply, Text, Thinking, ToolCall, Usage
 from bridle.protocols.arguments import as_object
-from bridle.protocols.sse import CONTENT_TYPE, event, unsent
+from bridle.protocols.sse import CONTENT_TYPE, event, lacking
 
 STOP_REASONS: dict[FinishReason, str] = {
     "stop": "end_turn",
@@ -87,17 +87,9 @@ class AnthropicStream:
         return signed + _stop(index)
 
     def _complete(self, parts: Sequence[Part]) -> bytes:
-        """What the streamed blocks still lack. Only the newest may lack anything: the others are closed."""
-        lacking = b""
-        for index, (kind, pieces) in enumerate(self._blocks):
-            part = parts[index] if index < len(parts) else None
-            if not isinstance(part, kind):
-                raise ValueError(f"block {index} was streamed as {kind.__name__}, the reply has {part!r} there")
-            rest = unsent("".join(pieces), part.text)
-            if rest and index < len(self._blocks) - 1:
-                raise ValueError(f"block {index} was closed before {rest[:80]!r} of the finished reply")
-            lacking = _delta(index, kind, rest) if rest else b""
-        return lacking + self._close()
+        """What the streamed blocks still lack."""
+        rest = lacking(self._blocks, parts, "block")
+        return (_delta(len(self._blocks) - 1, self._blocks[-1][0], rest) if rest else b"") + self._close()
 
     def _check_signature(self, message: Message) -> None:
         """A block that was closed mid-stream can no longer be signed with what the reply says."""

@@ -16,7 +16,7 @@ from bridle.errors import BridleError, PromptTooLong
 from bridle.messages import FinishReason, ModelRequest, Part, Reply, Text, Thinking, TokenLogprob, ToolCall, Usage
 from bridle.protocols.arguments import as_object
 from bridle.protocols.gemini_wire import sealed
-from bridle.protocols.sse import CONTENT_TYPE, unsent
+from bridle.protocols.sse import CONTENT_TYPE, lacking
 
 FINISH_REASONS: dict[FinishReason, str] = {
     "stop": "STOP",
@@ -123,9 +123,8 @@ class Sent:
         """What streaming left out."""
         self._sign(reply)
         parts = reply.message.parts
-        written = [wire for at, part in enumerate(parts[: len(self._blocks)]) for wire in self._completed(at, part)]
-        if len(parts) < len(self._blocks):
-            raise ValueError(f"{len(self._blocks)} blocks were streamed, the reply has {len(parts)} parts")
+        rest = lacking(self._blocks, parts, "block")
+        written = self._written(self._blocks[-1][0](rest), new=False) if rest else []
         written += [wire for part in parts[len(self._blocks) :] for wire in self._written(part, new=True)]
         if self._signature and not self._signed:
             written.append(NOTHING | {"thoughtSignature": sealed(self._signature)})
@@ -137,16 +136,6 @@ class Sent:
         if self._signed and own and own != self._signature:
             raise ValueError(f"text is signed {self._signature!r} in the stream, {own!r} in the reply")
         self._signature = own or self._signature
-
-    def _completed(self, at: int, part: Part) -> list[WirePart]:
-        """What a streamed block still lacks. Only the newest may lack anything."""
-        kind, pieces = self._blocks[at]
-        if not isinstance(part, kind):
-            raise ValueError(f"block {at} was streamed as {kind.__name__}, the reply has {part!r} there")
-        rest = unsent("".join(pieces), part.text)
-        if rest and at < len(self._blocks) - 1:
-            raise ValueError(f"block {at} was closed before {rest[:80]!r} of the finished reply")
-        return self._written(kind(rest), new=False) if rest else []
 
     def _written(self, part: Part, new: bool) -> list[WirePart]:
         """One part on the wire; none for thinking the client did not ask for. A `new` text behind a text begins with

@@ -18,7 +18,7 @@ from bridle.messages import Document, FinishReason, Image, ModelRequest, Part, R
 from bridle.protocols.arguments import freeform_input, is_object
 from bridle.protocols.openai_chat_reply import error_body
 from bridle.protocols.openai_responses_items import item_id
-from bridle.protocols.sse import CONTENT_TYPE, event, unsent
+from bridle.protocols.sse import CONTENT_TYPE, event, lacking
 
 __all__ = ["NAMESPACED", "RESPONSE_ID", "OpenAIResponsesStream", "error_body", "response_body"]
 
@@ -106,19 +106,11 @@ class OpenAIResponsesStream:
         )
 
     def _complete(self, parts: Sequence[Part]) -> bytes:
-        """What the streamed items still lack. Only the newest may lack anything: the others are closed."""
-        lacking = b""
-        for index, (kind, pieces) in enumerate(self._texts):
-            part = parts[index] if index < len(parts) else None
-            if not isinstance(part, kind):
-                raise ValueError(f"item {index} was streamed as {kind.__name__}, the reply has {part!r} there")
-            rest = unsent("".join(pieces), part.text)
-            if rest and index < len(self._texts) - 1:
-                raise ValueError(f"item {index} was closed before {rest[:80]!r} of the finished reply")
-            if rest:
-                pieces.append(rest)
-                lacking = self._delta(rest)
-        return lacking + self._close()
+        """What the streamed items still lack."""
+        rest = lacking(self._texts, parts, "item")
+        if rest:
+            self._texts[-1][1].append(rest)
+        return (self._delta(rest) if rest else b"") + self._close()
 
     def _whole(self, number: int, part: Part, item: dict[str, Any]) -> bytes:
         if isinstance(part, Text | Thinking):

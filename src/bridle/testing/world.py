@@ -36,9 +36,7 @@ CHECK = "from calc import subtract\nassert subtract(7, 3) == 4\nprint('passed')\
 def make_repository(folder: Path) -> Path:
     (folder / "tests").mkdir(parents=True)
     (folder / "calc.py").write_text("def subtract(a, b):\n    return a + b\n")
-    (folder / "tests" / "check.py").write_text(
-        "from calc import subtract\nassert subtract(7, 3) == 4\nprint('passed')\n"
-    )
+    (folder / "tests" / "check.py").write_text(CHECK)
     return folder
 
 
