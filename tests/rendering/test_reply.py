@@ -101,6 +101,31 @@ def test_a_call_cut_by_the_next_one_is_unclosed(form: ReplyFormat) -> None:
     assert [call.status for call in parse(form, f"{call}{call}</tool_call>").calls] == ["unclosed", "ok"]
 
 
+def test_each_call_says_which_ids_of_the_draw_it_is_and_what_is_wrong_with_it(form: ReplyFormat) -> None:
+    pieces = [
+        "I look.\n",
+        '<tool_call>\n{"name": "bash", "arguments": {}}\n</tool_call>',
+        "\nand\n",
+        "<tool_call>{broken</tool_call>",
+        '<tool_call>{"name": "other", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "bash", "argu',
+        '<tool_call>{"name": "bash", "arguments": {}}',
+        "<|im_end|>",
+    ]
+    encoded = [form.vocabulary.encode_split(piece).tolist() for piece in pieces]
+    parser = TagParser(form, False, BASH)
+    parser.feed([id for ids in encoded for id in ids])
+    parser.finish()
+    bounds = [sum(len(ids) for ids in encoded[:count]) for count in range(len(encoded) + 1)]
+    assert [(span.start, span.end, span.name, span.status) for span in parser.calls] == [
+        (bounds[1], bounds[2], "bash", "ok"),
+        (bounds[3], bounds[4], "", "missing_name"),
+        (bounds[4], bounds[5], "other", "unknown_tool"),
+        (bounds[5], bounds[6], "bash", "unclosed"),
+        (bounds[6], bounds[7], "bash", "unclosed"),
+    ]
+
+
 def test_text_that_spells_a_tag_is_text(form: ReplyFormat) -> None:
     text = "Write <think> and <tool_call>{}</tool_call> like this: </think><|im_end|>"
     parser = TagParser(form, False, BASH)

@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from bridle.messages import ToolCall
+from bridle.messages import Text, Tool, ToolCall
+from bridle.rendering.calls import Block
 from bridle.rendering.tools_json import JsonCalls
 
-KNOWN = {"bash"}
+
+def read_one(source: str, closed: bool = True, name: str = "bash") -> ToolCall | Text | None:
+    found = JsonCalls().read(Block((source,), closed), {name: Tool(name)})
+    return found[0].part if found else None
 
 
 @pytest.mark.parametrize(
@@ -39,8 +43,8 @@ KNOWN = {"bash"}
 def test_a_call_is_read_with_the_arguments_it_was_sampled_with(
     source: str, closed: bool, call: tuple[str, str, str]
 ) -> None:
-    read = JsonCalls().read(source, closed, KNOWN)
-    assert read is not None
+    read = read_one(source, closed)
+    assert isinstance(read, ToolCall)
     assert (read.name, read.arguments, read.status) == call
 
 
@@ -59,12 +63,12 @@ def test_a_call_is_read_with_the_arguments_it_was_sampled_with(
     ],
 )
 def test_what_names_no_tool_is_no_call(source: str) -> None:
-    assert JsonCalls().read(source, True, KNOWN) is None
+    assert read_one(source) is None
 
 
 def test_endless_nesting_is_invalid_json_and_no_crash() -> None:
-    call = JsonCalls().read('{"name": "bash", "arguments": ' + '{"a": ' * 99999, True, KNOWN)
-    assert call is not None
+    call = read_one('{"name": "bash", "arguments": ' + '{"a": ' * 99999)
+    assert isinstance(call, ToolCall)
     assert call.status == "invalid_json"
 
 
@@ -75,5 +79,6 @@ def test_endless_nesting_is_invalid_json_and_no_crash() -> None:
 )
 def test_a_written_call_is_read_back_byte_for_byte(name: str, arguments: dict[str, Any], indent: int | None) -> None:
     call = ToolCall("", name, json.dumps(arguments, indent=indent, ensure_ascii=False))
-    calls = JsonCalls()
-    assert calls.read(calls.write(call), True, {name}) == call
+    ((opening, written, closing),) = JsonCalls().write([call])
+    assert (opening, closing) == ("<tool_call>", "</tool_call>")
+    assert read_one(written, name=name) == call

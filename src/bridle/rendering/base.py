@@ -12,7 +12,7 @@ from typing import Literal, Protocol as Contract
 
 import msgspec
 
-from bridle.messages import Message, Note, Role, Switches, Tool
+from bridle.messages import CallStatus, Message, Note, Role, Switches, Tool
 from bridle.tokens import Ids, Vocabulary
 
 Switch = Literal["thinking", "effort"]
@@ -57,12 +57,25 @@ class TextDelta(Event, frozen=True, tag="text"):
     text: str
 
 
+class CallSpan(msgspec.Struct, frozen=True):
+    """Where a call stands in its draw: ids `start` to `end` (exclusive), tags included. `name`: "" for a block in which
+    none can be read (`missing_name`): it is in the message as text."""
+
+    start: int
+    end: int
+    name: str
+    status: CallStatus
+
+
 class ReplyParser(Contract):
     """Parses one draw as it arrives. Thinking and text before the first call are passed on at once; from the first
     possible start of a call on, everything waits for `finish`."""
 
     reasoning_ids: int
     """How many of the ids fed so far stand in reasoning blocks, tags included."""
+
+    calls: tuple[CallSpan, ...]
+    """Once finished: in the order of the draw."""
 
     def feed(self, ids: Sequence[int]) -> list[Event]: ...
 

@@ -1,4 +1,4 @@
-"""Makes a tiny tokenizer (byte-level BPE, Qwen-style control tokens, ChatML template) from text the project owns.
+"""Makes a tiny tokenizer (byte-level BPE; by default Qwen's control tokens and ChatML) from text the project owns.
 
 For demos and tests: it behaves like a real one where it matters (merges across the seam between scaffold and body,
 non-canonical segmentations of every longer word), and needs no download.
@@ -12,15 +12,31 @@ from collections.abc import Iterator, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from bridle.errors import TemplateError
 from bridle.rendering.chat_template import ChatTemplate
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 PLAIN = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 """Added, but not special: as in Qwen3."""
+
+
+class Dress(NamedTuple):
+    """What makes a vocabulary one of a family: its chat template and its added tokens. `special`: those that decoders
+    leave out; `eos`: the one that ends a text; `ends`: further ones that end a turn; `bos`: what templates begin with.
+    """
+
+    template: str
+    special: tuple[str, ...]
+    plain: tuple[str, ...]
+    eos: str
+    ends: tuple[str, ...] = ()
+    bos: str = ""
+
 
 PRE_TOKENIZER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -28,28 +44,33 @@ PRE_TOKENIZER = (
 """The pattern of Qwen2 and Qwen3."""
 
 
-def make_tokenizer(directory: Path, vocabulary_size: int = 2048) -> Path:
+def own_dress() -> Dress:
+    source = (resources.files("bridle.rendering") / "tiny_template.jinja").read_text()
+    return Dress(source, SPECIAL, PLAIN, "<|im_end|>", ("<|endoftext|>",))
+
+
+def make_tokenizer(directory: Path, vocabulary_size: int = 2048, dress: Dress | None = None) -> Path:
     """Writes tokenizer.json, tokenizer_config.json and generation_config.json into `directory`, each in one step
     -> `directory`. Takes less than a second."""
     directory.mkdir(parents=True, exist_ok=True)
-    source = (resources.files("bridle.rendering") / "tiny_template.jinja").read_text()
-    tokenizer = _train([*_own_sources(), *_sample_conversations(source)], vocabulary_size)
+    dress = dress or own_dress()
+    tokenizer = _train([*_own_sources(), *_sample_conversations(dress)], vocabulary_size, dress)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "chat_template": source,
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|endoftext|>",
+        "chat_template": dress.template,
+        "eos_token": dress.eos,
+        "pad_token": dress.special[0],
         "model_max_length": 1 << 20,
         "clean_up_tokenization_spaces": False,
-    }
+    } | ({"bos_token": dress.bos} if dress.bos else {})
     _write(directory / "tokenizer.json", tokenizer.to_str(pretty=False).encode())
     _write(directory / "tokenizer_config.json", orjson.dumps(config, option=orjson.OPT_INDENT_2))
-    ends = [tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")]
+    ends = [tokenizer.token_to_id(content) for content in (dress.eos, *dress.ends)]
     _write(directory / "generation_config.json", orjson.dumps({"eos_token_id": ends}))
     return directory
 
 
-def _train(documents: Sequence[str], size: int) -> Tokenizer:
+def _train(documents: Sequence[str], size: int, dress: Dress) -> Tokenizer:
     """Whole documents: training line by line would never learn a merge such as the double newline."""
     tokenizer: Tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -60,13 +81,13 @@ def _train(documents: Sequence[str], size: int) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size - len(SPECIAL) - len(PLAIN),
+        vocab_size=size - len(dress.special) - len(dress.plain),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(documents, trainer)
-    tokenizer.add_special_tokens([AddedToken(content, special=True, normalized=False) for content in SPECIAL])
-    tokenizer.add_tokens([AddedToken(content, special=False, normalized=False) for content in PLAIN])
+    tokenizer.add_special_tokens([AddedToken(content, special=True, normalized=False) for content in dress.special])
+    tokenizer.add_tokens([AddedToken(content, special=False, normalized=False) for content in dress.plain])
     return tokenizer
 
 
@@ -101,14 +122,18 @@ SAMPLE_COMMANDS = (
 )
 
 
-def _sample_conversations(source: str) -> Iterator[str]:
+def _sample_conversations(dress: Dress) -> Iterator[str]:
     """Rendered conversations of a coding agent, as training documents: control strings are taken out, for no encoder
-    ever sees one, and what stands between two of them is one document, seams and all."""
-    template = ChatTemplate(source, {})
+    ever sees one, and what stands between two of them is one document, seams and all. None where the template takes no
+    such conversation."""
+    template = ChatTemplate(dress.template, {"bos_token": dress.bos, "eos_token": dress.eos})
     for count in range(1, len(SAMPLE_COMMANDS) + 1):
         messages = _sample_conversation(SAMPLE_COMMANDS[:count])
-        text = template.render(messages, [SAMPLE_TOOL], generation=True)
-        for control in (*SPECIAL, *PLAIN):
+        try:
+            text = template.render(messages, [SAMPLE_TOOL], generation=True)
+        except TemplateError:
+            return
+        for control in sorted((*dress.special, *dress.plain), key=len, reverse=True):
             text = text.replace(control, "\0")
         yield from text.split("\0")
 

@@ -7,53 +7,38 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Set
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import orjson
-
-from bridle.messages import CallStatus, ToolCall
+from bridle.messages import ToolCall
+from bridle.rendering.calls import Block, Found, Tag, TaggedForm, Tools, parsed, status_of
 
 SPACE = re.compile(r"[ \t\r\n]*")
 DECODER = json.JSONDecoder()
 
 
-class JsonCalls:
-    """Reads and writes the text between the tags."""
+class JsonCalls(TaggedForm):
+    """One call in each block."""
 
-    open_tag = "<tool_call>"
-    close_tag = "</tool_call>"
+    opens = ("<tool_call>",)
+    closes = ("</tool_call>",)
 
-    def read(self, source: str, closed: bool, known: Set[str]) -> ToolCall | None:
-        """-> the call, with a status that says what is wrong with it; None when not even its name can be read."""
-        scan = _scan_object(source)
-        name = _parsed(scan.value("name"))
+    def read(self, block: Block, tools: Tools) -> list[Found]:
+        scan = scan_object(block.text)
+        name = parsed(scan.value("name"))
         if not isinstance(name, str):
-            return None
+            return []
         arguments = scan.value("arguments")
-        return ToolCall("", name, arguments, _status(scan.complete, arguments, closed, name in known))
+        status = status_of(name, arguments, tools, block.closed, scan.complete)
+        return [Found(ToolCall("", name, arguments, status), 0, len(block.text))]
 
-    def write(self, call: ToolCall) -> str:
+    def write(self, calls: Sequence[ToolCall]) -> list[list[str]]:
         """`arguments` go in as they are."""
-        return f'\n{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {call.arguments}}}\n'
+        return [[Tag(self.opens[0]), f"\n{_object(call)}\n", Tag(self.closes[0])] for call in calls]
 
 
-def _status(complete: bool, arguments: str, closed: bool, known: bool) -> CallStatus:
-    if not closed:
-        return "unclosed"
-    if not complete:
-        return "invalid_json"
-    if not isinstance(_parsed(arguments), dict):
-        return "malformed"
-    return "ok" if known else "unknown_tool"
-
-
-def _parsed(source: str) -> Any:
-    """Strictly: no NaN, no lone surrogates, no endless nesting. None where it does not parse."""
-    try:
-        return orjson.loads(source)
-    except orjson.JSONDecodeError:
-        return None
+def _object(call: ToolCall) -> str:
+    return f'{{"name": {json.dumps(call.name, ensure_ascii=False)}, "arguments": {call.arguments}}}'
 
 
 class Scan(NamedTuple):
@@ -69,7 +54,7 @@ class Scan(NamedTuple):
         return self.source[start:end]
 
 
-def _scan_object(source: str) -> Scan:
+def scan_object(source: str) -> Scan:
     spans: dict[str, tuple[int, int]] = {}
     key, start, at = "", -1, 0
     try:
