@@ -98,6 +98,18 @@ class ConfigError(BridleError):
     status = 400
 
 
+class ReducerFailed(ConfigError):
+    """A user's reducer raised, or gave back what are no samples of its rollout."""
+
+    kind = "reducer_failed"
+
+
+class CreditFailed(ConfigError):
+    """A user's credit function raised, or did not give each sample a reward."""
+
+    kind = "credit_failed"
+
+
 class TaskError(ConfigError):
     """A task file is broken: the message names file, line and key."""
 
@@ -124,6 +136,13 @@ class TemplateError(BridleError):
 
 
 # --- infrastructure --------------------------------------------------------------------------------------------------
+
+
+class SeamError(BridleError):
+    """Rendered ids cannot be shown to follow what is held: a fault of the renderer. Better no answer than one that
+    trains behind other ids."""
+
+    kind = "seam"
 
 
 class InfrastructureError(BridleError):

@@ -46,12 +46,14 @@ class Document(msgspec.Struct, frozen=True, tag="document"):
 class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
     """`arguments` is JSON text, byte for byte as sampled or as echoed; it is never re-serialized.
 
-    The input of a freeform tool is the one string property `input` of its arguments."""
+    The input of a freeform tool is the one string property `input` of its arguments. `said`: the id that the model
+    itself gave the call, where its form has one; `id` is the one that clients see."""
 
     id: str
     name: str
     arguments: str
     status: CallStatus = "ok"
+    said: str = ""
 
 
 Part = Text | Thinking | Image | Document | ToolCall
@@ -115,8 +117,10 @@ class Wishes(msgspec.Struct, frozen=True):
     seed: int | None = None
     stop: tuple[str, ...] = ()
     n: int = 1
-    tool_choice: str = "auto"
-    """"auto", "none", "required", or a tool's name."""
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    """Whether the answer may, may not or must call a tool."""
+    allowed: tuple[str, ...] = ()
+    """The tools it may call; empty: every one that is offered."""
     logprobs: bool = False
     parallel_calls: bool | None = None
     """False: at most one call in an answer."""
@@ -140,11 +144,12 @@ class Note(msgspec.Struct, frozen=True):
 class ModelRequest(msgspec.Struct, frozen=True):
     """One model call in canonical form, as a protocol's parser produced it.
 
-    `framing`: how a streamed answer is framed where the protocol has a choice. `previous`: the reply this request goes
-    on from; its `messages` are then only the new ones. `instructions`: so many leading messages hold for this request
-    alone: one that goes on from its reply does not get them. `store`: whether a later request may go on from this one.
-    `headers`: lower-cased, credentials removed; `metadata`: what the body says of itself (user id, cache key): evidence
-    for kinds and retries, never part of the conversation.
+    `framing`: how an answer is framed where the protocol has a choice; window: as all that is left of the conversation
+    once its summary stands for the rest. `kind`: what the call itself is made for, whatever rules say. `previous`: the
+    reply this request goes on from; its `messages` are then only the new ones. `instructions`: so many leading messages
+    hold for this request alone: one that goes on from its reply does not get them. `store`: whether a later request may
+    go on from this one. `headers`: lower-cased, credentials removed; `metadata`: what the body says of itself (user id,
+    cache key): evidence for kinds and retries, never part of the conversation.
     """
 
     protocol: str
@@ -153,7 +158,8 @@ class ModelRequest(msgspec.Struct, frozen=True):
     tools: tuple[Tool, ...] = ()
     wishes: Wishes = Wishes()
     stream: bool = False
-    framing: Literal["sse", "array"] = "sse"
+    kind: Kind | None = None
+    framing: Literal["sse", "array", "window"] = "sse"
     switches: Switches = Switches()
     response_schema: Mapping[str, Any] | None = None
     include_usage: bool = False
@@ -281,8 +287,15 @@ def last_user_text(messages: tuple[Message, ...]) -> str:
     return ""
 
 
+def beside_summary(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """What stays beside the summary of a conversation that ends in the instruction to write it: all the user said."""
+    return tuple(message for message in messages[:-1] if message.role == "user")
+
+
 def kind_of(request: ModelRequest, rules: tuple[KindRule, ...]) -> tuple[Kind, str]:
-    """-> the kind and the name of the rule that said so ("default" when none did)."""
+    """-> the kind and the name of the rule that said so ("call": the call itself, "default": nothing)."""
+    if request.kind is not None:
+        return request.kind, "call"
     for rule in rules:
         if rule.holds(request):
             return rule.kind, rule.name

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import orjson
@@ -31,6 +32,38 @@ EMPTY: Ids = np.zeros(0, np.int32)
 EMPTY.flags.writeable = False
 
 Encoder = Callable[[str], Ids]
+
+Pieces = tuple[str | int, ...]
+"""Text and control ids in order; no text is empty, and no two stand in a row."""
+
+
+class ToolSpelling(msgspec.Struct, frozen=True):
+    """How a model writes a call of the tool `name`: `begin`, the arguments, `end`. `schema`: of arguments written as
+    JSON; None where the family has another form for them, in which the control ids of `inner` may stand."""
+
+    name: str
+    begin: Pieces
+    end: Pieces
+    schema: Mapping[str, Any] | None
+    inner: tuple[int, ...] = ()
+
+
+class CallSpelling(msgspec.Struct, frozen=True):
+    """How a model writes the calls of an answer: `open`, the first one, `between`, the next, …, `close`. `between` is
+    None where it is not known how several go together.
+
+    `lead`: blanks that stand before them where nothing else does; `thought`: what stands around reasoning in front of
+    them, None for a model that does not reason. `mark`: the control id with which calls begin, and nothing else does,
+    None where there is no such; `thinking`: the same of reasoning."""
+
+    tools: tuple[ToolSpelling, ...]
+    open: Pieces = ()
+    between: Pieces | None = None
+    close: Pieces = ()
+    lead: str = ""
+    thought: tuple[Pieces, Pieces] | None = None
+    mark: int | None = None
+    thinking: int | None = None
 
 
 def ids_of(values: Iterable[int]) -> Ids:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-import mistral_common
 import pytest
 
 from bridle.rendering.chat_template import ChatTemplate
 from bridle.rendering.roles import find_roles
 from bridle.rendering.template import TemplateRenderer, load_renderer
-from bridle.rendering.tiny import PLAIN, SPECIAL, make_tokenizer
+from bridle.rendering.tiny import make_tokenizer
 from bridle.rendering.units import Units
-from bridle.tokens import BYTE_ALPHABET, Vocabulary
+from bridle.testing.families import family_of, make_model, templates
+from bridle.testing.tekken import tekken_document
+from bridle.tokens import Vocabulary
 
 MakeUnits = Callable[[Vocabulary, str], Units]
+
+
+class OracleTokenizer:
+    """As much of a Hugging Face tokenizer as the parsers of `renderers` ask for."""
+
+    unk_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        return self._vocabulary.decode(ids)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        ids: list[int] = self._vocabulary.encode_split(text).tolist()
+        return ids
+
+    def convert_tokens_to_ids(self, token: str) -> int | None:
+        return self._vocabulary.controls.get(token)
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +66,33 @@ def tekken(tekken_directory: Path) -> TemplateRenderer:
 
 
 @pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TemplateRenderer]:
+    """The renderer of a template by its name: of one in `templates` beside this file, or in the `trl` wheel. Those of a
+    family have one vocabulary, trained once."""
+    files = {**templates(), **{file.stem: file for file in (Path(__file__).parent / "templates").glob("*.jinja")}}
+
+    @cache
+    def trained(family: str) -> Path:
+        first = min(name for name in files if family_of(name) == family)
+        return make_model(tmp_path_factory.mktemp(family), family, files[first].read_text())
+
+    @cache
+    def load(name: str) -> TemplateRenderer:
+        directory = shutil.copytree(trained(family_of(name)), tmp_path_factory.mktemp(name), dirs_exist_ok=True)
+        config = json.loads((directory / "tokenizer_config.json").read_text())
+        source = files[name].read_text()
+        (directory / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": source}))
+        return load_renderer(directory)
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def oracle_tokenizer() -> type[OracleTokenizer]:
+    return OracleTokenizer
+
+
+@pytest.fixture(scope="session")
 def units_of_template() -> MakeUnits:
     """The units of a template of the test's own over a vocabulary."""
 
@@ -54,41 +101,3 @@ def units_of_template() -> MakeUnits:
         return Units(vocabulary, template, find_roles(template))
 
     return make
-
-
-def tekken_document() -> dict[str, Any]:
-    source = json.loads((Path(mistral_common.__file__).parent / "data/tekken_240911.json").read_text())
-    config = source["config"]
-    spelling = {byte: character for character, byte in BYTE_ALPHABET.items()}
-    kept = source["vocab"][: config["default_vocab_size"] - config["default_num_special_tokens"]]
-    ranks = {
-        "".join(spelling[byte] for byte in base64.b64decode(entry["token_bytes"])): entry["rank"] for entry in kept
-    }
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    added = [
-        {"id": len(ranks) + number, "content": content, "special": content in SPECIAL, **flags}
-        for number, content in enumerate((*SPECIAL, *PLAIN))
-    ]
-    split = {"type": "Split", "pattern": {"Regex": config["pattern"]}, "behavior": "Isolated", "invert": False}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "normalizer": {"type": "NFC"},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": {"type": "BPE", "ignore_merges": True, "vocab": ranks, "merges": merges_of(ranks)},
-    }
-
-
-def merges_of(ranks: dict[str, int]) -> list[list[str]]:
-    """A ranked vocabulary merges whatever pair makes the token of lowest rank."""
-    merges = []
-    for token in ranks:
-        cuts = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
-        pairs = [(ranks[a], ranks[b], a, b) for a, b in cuts if a in ranks and b in ranks]
-        merges += [[a, b] for _, _, a, b in sorted(pairs)]
-    return merges

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from bridle.rendering.base import TemplateFacts
 from bridle.rendering.chat_template import ChatTemplate
+from bridle.rendering.history import same_but_reasoning
 from bridle.rendering.probe import probe
 from bridle.rendering.roles import find_roles
 from bridle.rendering.template import TemplateRenderer
@@ -22,7 +24,9 @@ Facts = Callable[[str], TemplateFacts]
 def facts_of(tiny: TemplateRenderer) -> Facts:
     def facts(source: str) -> TemplateFacts:
         template = ChatTemplate(source, {})
-        return probe(Units(tiny.vocabulary, template, find_roles(template)))
+        tags = (tiny.vocabulary.controls["<think>"], tiny.vocabulary.controls["</think>"])
+        same = partial(same_but_reasoning, tiny.vocabulary, tags)
+        return probe(Units(tiny.vocabulary, template, find_roles(template)), (), same)
 
     return facts
 
@@ -69,10 +73,10 @@ def test_a_template_that_strips_earlier_reasoning_and_opens_the_next_is_extended
         ("{{- '<|im_start|>' ~ (messages | length) }}" + CHATML, "not the conversation rendered whole"),
         (
             CHATML.replace("~ '<|im_end|>\\n'", "~ ('<|im_end|>\\n' if not loop.last else '<|im_end|>')"),
-            "does not begin with a control token",
+            "does not begin as the generation prompt does",
         ),
         (CHATML.replace("m.role ~", "(m.role if loop.index < 4 else 'old') ~"), "not the conversation rendered whole"),
-        (CHATML.replace("assistant\\n' if", "assistant\\n' if messages[-1].role == 'user' and"), "rendered whole"),
+        (CHATML.replace("assistant\\n' if", "assistant\\n' if messages | length < 4 and"), "rendered whole"),
         (
             "{% if messages | length > 6 %}{{ raise_exception('too long for me') }}{% endif %}" + CHATML,
             "too long for me",
@@ -80,7 +84,9 @@ def test_a_template_that_strips_earlier_reasoning_and_opens_the_next_is_extended
         (CHATML.replace("<|im_end|>", "\\n<|im_end|>"), "before the token that closes it"),
         (CHATML.replace("m.content ~", "(m.content if not tools else m.content[::-1]) ~"), "with tools"),
         (
-            CHATML.replace("m.content ~", "(m.content ~ ('' if enable_thinking is not false else '/no')) ~"),
+            CHATML.replace(
+                "m.content ~", "(m.content ~ ('' if enable_thinking is not false or loop.last else '/no')) ~"
+            ),
             "thinking=False",
         ),
     ],
@@ -89,11 +95,11 @@ def test_a_template_that_strips_earlier_reasoning_and_opens_the_next_is_extended
         "counts messages",
         "last message open",
         "renames old turns",
-        "prompts only after users",
+        "prompts only at first",
         "raises",
         "text before the closing token",
         "depends on tools",
-        "depends on thinking",
+        "depends on thinking and place",
     ],
 )
 def test_a_template_that_cannot_be_extended_says_why(facts_of: Facts, source: str, why: str) -> None:
@@ -150,6 +156,18 @@ def test_the_switches_a_template_reads_are_known_and_those_its_root_shows(
     assert facts.extendable, facts.why_not
     assert (facts.switches, facts.root_switches) == (switches, ())
     assert facts_of(CHATML).switches == ()
+
+
+def test_a_message_that_shows_the_thinking_switch_makes_histories_under_others_others(facts_of: Facts) -> None:
+    """As GLM writes /nothink behind every user message."""
+    facts = facts_of(CHATML.replace("m.content ~", "(m.content ~ ('' if enable_thinking is not false else '/no')) ~"))
+    assert facts.extendable, facts.why_not
+    assert facts.root_switches == ("thinking",)
+
+
+def test_a_generation_prompt_may_depend_on_the_role_of_the_last_message(facts_of: Facts) -> None:
+    facts = facts_of(CHATML.replace("assistant\\n' if", "assistant\\n' if messages[-1].role != 'tool' and"))
+    assert facts.extendable, facts.why_not
 
 
 def test_an_effort_that_a_template_refuses_is_not_tried_on_it(facts_of: Facts) -> None:

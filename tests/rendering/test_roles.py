@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from bridle.messages import Message, Role, Switches, Text
-from bridle.rendering.chat_template import ChatTemplate
+from bridle.rendering.chat_template import CallStyle, ChatTemplate
 from bridle.rendering.roles import RoleRules, find_roles
 from bridle.rendering.template import TemplateRenderer
 from bridle.tokens import concatenate
@@ -14,6 +15,9 @@ CHATML = (
     "{{- '<|im_start|>assistant\\n' if add_generation_prompt }}"
 )
 ASKED_FIRST = "{{- raise_exception('no user') if messages[0].role == 'assistant' or messages[-1].role == 'system' }}"
+
+
+NO_CALLS = CallStyle(shown=False)
 
 
 def rules_of(source: str) -> RoleRules:
@@ -30,8 +34,17 @@ def test_a_role_that_is_left_out_silently_gets_a_rule_too() -> None:
     def rules(roles: str) -> RoleRules:
         return rules_of(CHATML.replace("in messages", f"in messages if m.role in {roles}"))
 
-    assert rules("('user', 'assistant') or m.role == 'no developer'") == RoleRules("system", "user")
-    assert rules("('user', 'assistant', 'system', 'developer')") == RoleRules("developer", "system")
+    only = RoleRules("system", "user", system="user", results="user", calls=NO_CALLS)
+    assert rules("('user', 'assistant') or m.role == 'no developer'") == only
+    every = RoleRules("developer", "system", results="user", calls=NO_CALLS)
+    assert rules("('user', 'assistant', 'system', 'developer')") == every
+
+
+def test_a_developer_message_that_is_not_first_is_a_late_system_message_where_it_would_be_left_out() -> None:
+    shown = "m.role in ('user', 'assistant') or m.role == 'developer' and loop.first"
+    rules = rules_of(CHATML.replace("{{-", f"{{{{- '' if not ({shown}) else", 1))
+    assert not rules.late_developer
+    assert [rules.role("developer", at == 0) for at in range(2)] == ["developer", "user"]
 
 
 @pytest.mark.parametrize(
@@ -47,13 +60,13 @@ def test_a_role_that_is_left_out_silently_gets_a_rule_too() -> None:
             refusing("m.role == 'user' and loop.previtem and loop.previtem.role == 'tool'"),
             RoleRules("system", users_behind_results=False),
         ),
-        (refusing("m.role == 'tool'"), RoleRules("system")),
+        (refusing("m.role == 'tool'"), RoleRules("system", results="user")),
         (refusing("m.role == 'assistant' and loop.first"), RoleRules("system", unasked=False)),
         (refusing("m.role == 'system' and loop.length == 1"), RoleRules("system", unasked=False)),
     ],
 )
 def test_what_a_template_refuses_gets_a_rule_and_nothing_else_does(source: str, expected: RoleRules) -> None:
-    assert rules_of(source) == expected
+    assert rules_of(source) == msgspec.structs.replace(expected, calls=NO_CALLS)
 
 
 ALL = RoleRules("system", "user", two_users=False, users_behind_results=False, unasked=False)

@@ -163,7 +163,7 @@ def test_of_several_templates_the_one_for_tools_is_taken(tiny_directory: Path, m
         ("{% for m in messages %}<|im_start|>{% endfor %}", "does not write assistant messages out"),
         (
             "{{ messages[0].content + messages[-1].content }}{{ 'x' if not add_generation_prompt }}",
-            "changes earlier text",
+            "does not write the same generation prompt behind every conversation",
         ),
     ],
 )

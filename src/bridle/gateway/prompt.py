@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 
-from bridle.errors import BadRequest, PromptTooLong
-from bridle.messages import Document, Image, Message, ModelRequest, Note, Switches, Text
+from bridle.errors import BadRequest, PromptTooLong, SeamError
+from bridle.messages import Document, Image, Message, ModelRequest, Note, Switches, Text, ToolCall
 from bridle.rendering.base import GenerationPrompt, Renderer
 from bridle.rendering.tail import after_turn
-from bridle.sessions.match import Match, Step, match
+from bridle.sessions.match import KEPT, Match, Settled, Step, match
 from bridle.sessions.session import Session
-from bridle.sessions.tree import ROOT, Tree
-from bridle.tokens import Ids, concatenate
+from bridle.sessions.tree import ROOT, Tree, Turn
+from bridle.tokens import EMPTY, Ids, concatenate
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +36,46 @@ def prepare(renderer: Renderer, session: Session, request: ModelRequest, context
     """Raises BadRequest for what a text model cannot take and PromptTooLong where no room is left to answer."""
     if session.options.media == "refuse":
         _refuse_media(request)
+    request = _as_said(session.tree, request)
     switches = renderer.taken(request.switches)
     notes = _ignored(renderer, request.switches, switches)
-    if renderer.facts.extendable:
-        found = match(session.tree, request, _root_variant(renderer, switches))
-        prompt = extend(renderer, session.tree, found, request, switches, notes)
+    follow = session.options.history == "template"
+    if why_not := renderer.facts.why_not_template if follow else renderer.facts.why_not:
+        prompt = _whole(renderer, request, switches, (Note("not_extendable", why_not), *notes))
     else:
-        prompt = _whole(renderer, request, switches, notes)
+        settled = _settled(renderer, request) if follow else KEPT
+        found = match(session.tree, request, _root_variant(renderer, switches), settled=settled)
+        prompt = extend(renderer, session.tree, found, request, switches, notes)
     limit = min(filter(None, (context_length, session.options.limits.context_tokens)))
     if prompt.length >= limit:
         raise PromptTooLong(prompt.length, limit)
     return prompt
+
+
+def _settled(renderer: Renderer, request: ModelRequest) -> Settled:
+    """Draws without any part of a reasoning block are what the template writes: they stay."""
+    return Settled(
+        renderer.settled(request.messages),
+        lambda turn: renderer.reasons(turn.lead) or renderer.reasons(turn.sampled),
+    )
+
+
+def _as_said(tree: Tree, request: ModelRequest) -> ModelRequest:
+    """No client sends back the id that the model itself gave a call; a call that is rendered anew is known by it."""
+    if not tree.said:
+        return request
+    messages = [_parts_as_said(tree, message) for message in request.messages]
+    return msgspec.structs.replace(request, messages=tuple(messages))
+
+
+def _parts_as_said(tree: Tree, message: Message) -> Message:
+    if not any(call.id in tree.said for call in message.calls):
+        return message
+    parts = (
+        msgspec.structs.replace(part, said=tree.said.get(part.id, "")) if isinstance(part, ToolCall) else part
+        for part in message.parts
+    )
+    return msgspec.structs.replace(message, parts=tuple(parts))
 
 
 def extend(
@@ -57,12 +87,13 @@ def extend(
     notes: tuple[Note, ...] = (),
 ) -> Prompt:
     """Renders what `found` says is new. Cost: the new text, and one pass over the path's nodes."""
-    generation = renderer.generation(switches)
+    generation = renderer.generation(switches, found.behind)
     units = [*(_step_ids(renderer, tree, step, request, switches) for step in found.steps), generation.ids]
     units[0], before_stop = _behind(renderer, tree, found.base, units[0])
     for index, step in enumerate(found.steps):
         if step.unit == "transplant":
-            units[index + 1], _ = after_turn(renderer.closing, None, units[index + 1])
+            units[index + 1], _ = after_turn(_closing(renderer, tree.turns[step.turn]), None, units[index + 1])
+    _check_seams(renderer, tree, found.base, units)
     *rendered, lead = units
     told = (*notes, *_not_shown(renderer, request), *_replaced(found.steps), *_mapped(renderer, request, found.steps))
     length = tree.length(found.base) - int(before_stop) + sum(map(len, rendered)) + len(lead)
@@ -71,11 +102,11 @@ def extend(
 
 def _whole(renderer: Renderer, request: ModelRequest, switches: Switches, notes: tuple[Note, ...]) -> Prompt:
     """A template that cannot be extended: every request is rendered anew and is a branch of its own."""
-    generation: GenerationPrompt = renderer.generation(switches)
+    generation: GenerationPrompt = renderer.generation(switches, request.messages[-1].role)
     ids = renderer.whole(_texts(request.messages), request.tools, switches)
     step = Step(b"", "root", request.messages)
     found = Match(ROOT, (step,), (), request.notes)
-    told = (Note("not_extendable", renderer.facts.why_not), *notes, *_not_shown(renderer, request), *_replaced([step]))
+    told = (*notes, *_not_shown(renderer, request), *_replaced([step]))
     return Prompt(found, (ids,), generation.ids, generation.thinking_open, False, told, len(ids) + len(generation.ids))
 
 
@@ -83,19 +114,42 @@ def _step_ids(renderer: Renderer, tree: Tree, step: Step, request: ModelRequest,
     if step.unit == "transplant":
         # Without its stop id: what follows closes it, with the same id where the two agree.
         turn = tree.turns[step.turn]
-        return concatenate([turn.lead, turn.sampled if turn.stop_id is None else turn.sampled[:-1]])
+        lead, here = turn.lead, renderer.generation(switches, step.behind).ids
+        if not len(lead) or not len(here):
+            # Some templates go on with the turn behind tool results, without a header: then its place decides.
+            lead = here
+        return concatenate([lead, turn.sampled if turn.stop_id is None else turn.sampled[:-1]])
     messages = _texts(step.messages)
     if step.unit == "root":
         return renderer.root(messages, request.tools, switches)
-    return renderer.unit(messages, step.before, request.tools)
+    return renderer.unit(messages, step.before, request.tools, switches, step.behind, step.settled)
 
 
 def _behind(renderer: Renderer, tree: Tree, base: int, unit: Ids) -> tuple[Ids, bool]:
     """-> `unit` as it follows the held node `base`, and whether it leaves that draw before its stop id."""
     origin = "prompt" if base == ROOT else tree.nodes[base].origin
-    if origin == "sampled":
-        return after_turn(renderer.closing, tree.turns[tree.nodes[base].turn].stop_id, unit)
-    return after_turn(renderer.closing, None, unit) if origin == "transplanted" else (unit, False)
+    if origin not in ("sampled", "transplanted"):
+        return unit, False
+    turn = tree.turns[tree.nodes[base].turn]
+    stop_id = turn.stop_id if origin == "sampled" else None
+    return after_turn(_closing(renderer, turn), stop_id, unit, renderer.ends)
+
+
+def _closing(renderer: Renderer, turn: Turn) -> Ids:
+    return renderer.call_closing if turn.message is not None and turn.message.calls else renderer.closing
+
+
+def _check_seams(renderer: Renderer, tree: Tree, base: int, units: Sequence[Ids]) -> None:
+    """Text is encoded from one control token to the next: where two units meet, there must be one."""
+    held = tree.nodes[base].ids[-1:] if base != ROOT else EMPTY
+    present = [ids for ids in (held, *units) if len(ids)]
+    for before, unit in pairwise(present):
+        if not {int(before[-1]), int(unit[0])} & renderer.vocabulary.control_ids:
+            around = renderer.vocabulary.decode([*before[-5:].tolist(), *unit[:5].tolist()])
+            raise SeamError(
+                f"no control token stands where new text follows what is held, around {around!r}: their ids together "
+                "cannot be shown to be those of the conversation; report the model's chat template"
+            )
 
 
 # --- switches ---------------------------------------------------------------------------------------------------------
@@ -133,9 +187,13 @@ def _mapped(renderer: Renderer, request: ModelRequest, steps: Sequence[Step]) ->
     """The role rules that the new messages take."""
     if not steps or not renderer.facts.role_rules:
         return
-    new = {id(message) for step in steps for message in step.messages}
+    new = {id(message): step.before for step in steps for message in step.messages}
     roles = [message.role for message in request.messages]
-    rules = (renderer.mapped(roles, at) for at, message in enumerate(request.messages) if id(message) in new)
+    rules = (
+        renderer.mapped(roles, at, message, new[id(message)])
+        for at, message in enumerate(request.messages)
+        if id(message) in new
+    )
     yield from dict.fromkeys(note for notes in rules for note in notes)
 
 

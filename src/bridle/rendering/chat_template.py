@@ -10,10 +10,14 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
+from hashlib import blake2b
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
+import msgspec
 import orjson
 from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -21,7 +25,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from bridle.errors import ConfigError, TemplateError
-from bridle.messages import Document, Image, Message, Switches, Tool
+from bridle.messages import Document, Image, Message, Switches, Text, Tool, ToolCall
 
 Protect = Callable[[str], str]
 """What is done to every body (text that is not the template's own) before the template sees it."""
@@ -38,6 +42,21 @@ EFFORT = "reasoning_effort"
 
 WORD = re.compile("[a-z][a-z0-9_]{0,31}")
 """What an effort may be: it comes from a client and stands in the template's own text."""
+
+
+class CallStyle(msgspec.Struct, frozen=True):
+    """How a template takes calls. `arguments`: as the object they spell, or as JSON text. `silent`: the content of a
+    message that calls and says nothing. `short_ids`: ids of nine characters, as Mistral's templates insist on.
+    `shown`: whether calls are written at all; `beside`: a text beside calls too, `parallel`: several in one message;
+    `named`: the name of a call too (Kimi writes its id alone)."""
+
+    arguments: Literal["object", "text"] = "object"
+    silent: str | None = ""
+    short_ids: bool = False
+    shown: bool = True
+    beside: bool = True
+    parallel: bool = True
+    named: bool = True
 
 
 class ChatTemplate:
@@ -61,6 +80,37 @@ class ChatTemplate:
     @property
     def reads_effort(self) -> bool:
         return EFFORT in self._reads
+
+    @cached_property
+    def calls(self) -> CallStyle:
+        """How it takes calls, found by trying."""
+        forms: tuple[Literal["object", "text"], ...] = ("object", "text")
+        styles = (CallStyle(*taken) for taken in product(forms, ("", None), (False, True)))
+        style = next((found for found in styles if self._shows(found, _CALLING)), None)
+        if style is None:
+            return CallStyle(shown=False)
+        return msgspec.structs.replace(
+            style,
+            beside=self._shows(style, _SAYING),
+            parallel=self._shows(style, _CALLING_TWICE),
+            named=self._shows(style, _CALLING, [_CALLS[0].name]),
+        )
+
+    def _shows(self, style: CallStyle, message: Message, words: Sequence[str] = ()) -> bool:
+        """Whether the text, `words` and the calls of `message` are written wherever it stands, in this order and before
+        their results."""
+        results = [Message("tool", (Text("gamma"),), call.id) for call in message.calls]
+        said = [message.text, *words, *(f"value{number}" for number in range(len(message.calls)))]
+        shown = []
+        for behind in ([*results, _ANSWERING, _ASKING], results, []):
+            try:
+                text = self.render([message_form(one, str, {}, style) for one in (_ASKING, message, *behind)])
+            except TemplateError:
+                continue
+            begun = max(text.find("alpha"), 0)
+            places = [text.find(words, begun) for words in (*said, *(["gamma"] if "gamma" in text else []))]
+            shown.append(-1 not in places and places == sorted(places) and "{'path'" not in text)
+        return bool(shown) and all(shown)
 
     def render(
         self,
@@ -140,7 +190,9 @@ def _named(templates: str | Sequence[Mapping[str, str]] | None) -> str | None:
 # --- the form a template wants ----------------------------------------------------------------------------------------
 
 
-def message_form(message: Message, protect: Protect, tool_names: Mapping[str, str]) -> dict[str, Any]:
+def message_form(
+    message: Message, protect: Protect, tool_names: Mapping[str, str], style: CallStyle = CallStyle()
+) -> dict[str, Any]:
     """`tool_names`: call id -> name, for templates that head a tool result with it."""
     if any(isinstance(part, Image | Document) for part in message.parts):
         raise TemplateError("the message holds an image or a document and this model reads text only; send it as text")
@@ -148,22 +200,68 @@ def message_form(message: Message, protect: Protect, tool_names: Mapping[str, st
     if message.thinking:
         form["reasoning_content"] = form["thinking"] = protect(message.thinking)
     if message.calls:
-        form["tool_calls"] = [_call_form(call.id, call.name, call.arguments, protect) for call in message.calls]
+        form["tool_calls"] = [_call_form(call, protect, style) for call in message.calls]
+        form["content"] = form["content"] or style.silent
     if message.role == "tool":
-        form["tool_call_id"] = protect(message.call_id)
+        form["tool_call_id"] = protect(_id(message.call_id, style))
         if message.call_id in tool_names:
             form["name"] = protect(tool_names[message.call_id])
     return form
 
 
-def _call_form(id: str, name: str, arguments: str, protect: Protect) -> dict[str, Any]:
+def as_said(messages: Sequence[Message], style: CallStyle) -> Sequence[Message]:
+    """`messages` under the ids that the model itself gave its calls. A template that writes the id of a call alone gets
+    one that says its name."""
+    shown, ids = [], dict[str, str]()
+    for message in messages:
+        if message.calls:
+            ids = {call.id: _said(call, number, style) for number, call in enumerate(message.calls)}
+        shown.append(_renamed(message, ids) if message.calls or message.role == "tool" else message)
+    return shown
+
+
+def _said(call: ToolCall, number: int, style: CallStyle) -> str:
+    if call.said or style.named or call.name in call.id:
+        return call.said or call.id
+    return f"functions.{call.name}:{number}"
+
+
+def _renamed(message: Message, ids: Mapping[str, str]) -> Message:
+    parts = (
+        msgspec.structs.replace(part, id=ids.get(part.id, part.id)) if isinstance(part, ToolCall) else part
+        for part in message.parts
+    )
+    return msgspec.structs.replace(message, parts=tuple(parts), call_id=ids.get(message.call_id, message.call_id))
+
+
+def _call_form(call: ToolCall, protect: Protect, style: CallStyle) -> dict[str, Any]:
+    function = {"name": protect(call.name), "arguments": _arguments(call.arguments, protect, style)}
+    return {"type": "function", "id": protect(_id(call.id, style)), "function": function}
+
+
+def _arguments(arguments: str, protect: Protect, style: CallStyle) -> Any:
+    if style.arguments == "text":
+        return protect(arguments)
     try:
         parsed = json.loads(arguments)
-        shown = _protect_all(parsed, protect) if isinstance(parsed, dict) else protect(arguments)
+        return _protect_all(parsed, protect) if isinstance(parsed, dict) else protect(arguments)
     except (ValueError, RecursionError):
         # Sampled text nests as deep as it likes, and holds numbers of more digits than an int is read from.
-        shown = protect(arguments)
-    return {"type": "function", "id": protect(id), "function": {"name": protect(name), "arguments": shown}}
+        return protect(arguments)
+
+
+def _id(call_id: str, style: CallStyle) -> str:
+    if not style.short_ids or re.fullmatch("[A-Za-z0-9]{9}", call_id):
+        return call_id
+    return blake2b(call_id.encode(), digest_size=5).hexdigest()[:9]
+
+
+_ASKING = Message("user", (Text("alpha"),))
+_ANSWERING = Message("assistant", (Text("delta"),))
+_CALLS = tuple(ToolCall(f"callaaaabbbbccccdddd{n}", f"look{n}", f'{{"path": "value{n}"}}') for n in range(2))
+_CALLING = Message("assistant", _CALLS[:1])
+_SAYING = Message("assistant", (Text("beta"), *_CALLS[:1]))
+_CALLING_TWICE = Message("assistant", _CALLS)
 
 
 def tool_form(tool: Tool, protect: Protect) -> dict[str, Any]:

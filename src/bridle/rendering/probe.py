@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from itertools import combinations, product
+from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise, product
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from bridle.errors import TemplateError
 from bridle.messages import Message, Note, Switches, Text, Thinking, Tool, ToolCall
 from bridle.rendering.base import Switch, TemplateFacts
 from bridle.rendering.chat_template import ChatTemplate, message_form, tool_form
+from bridle.rendering.history import settled
 from bridle.rendering.units import Units, cut_units
 from bridle.tokens import Ids, concatenate
 
@@ -37,19 +38,39 @@ CALL = ToolCall("callaaaa1", "probe_tool", '{"path": "a"}')
 OTHER_CALL = ToolCall("callbbbb2", "probe_tool", '{"path": "b", "deep": {"list": [1, 2.5, null]}}')
 
 PLAIN = [SYSTEM, user("one"), assistant("two"), user("\nthree "), assistant("four\n"), user("five")]
-LOOP = [
+SERIAL = [
     SYSTEM,
     user("one"),
-    assistant("look", CALL),
+    assistant("", CALL),
     result("callaaaa1", "\nfound\n"),
+    assistant("", OTHER_CALL),
+    result("callbbbb2", ""),
+]
+PARALLEL = [
+    *SERIAL,
     assistant("", CALL, OTHER_CALL),
     result("callaaaa1", ""),
     result("callbbbb2", "second"),
 ]
-LOOPS = [*LOOP, assistant("done"), user("again"), assistant("", OTHER_CALL), result("callbbbb2", "third")]
-TALKED_INTO = [*LOOP, user("stop that"), assistant("fine"), user("go on")]
+SAYING = [SYSTEM, user("one"), assistant("look", CALL), result("callaaaa1", "found")]
+LATER = [assistant("done"), user("again"), assistant("", OTHER_CALL), result("callbbbb2", "third")]
+TALKED_INTO = [*SERIAL, user("stop that"), assistant("fine"), user("go on")]
 TWO_USERS = [user("one"), user("two"), assistant("three"), user("four"), user("five")]
 REASONED = [user("one"), assistant("two", thinking="why"), user("three"), assistant("four", thinking="how"), user("5")]
+REASONED_LOOPS = [
+    user("one"),
+    assistant("", CALL, thinking="why"),
+    result("callaaaa1", "found"),
+    assistant("two", thinking="how"),
+    user("three"),
+    assistant("", OTHER_CALL, thinking="what"),
+    result("callbbbb2", "second"),
+    assistant("", CALL),
+    result("callaaaa1", "third"),
+]
+
+THOROUGH = (PLAIN, PLAIN[1:], [*SERIAL, *LATER], [*PARALLEL, *LATER], REASONED_LOOPS)
+"""Tried with tools and without, at every setting of the switches; the others as they are."""
 
 
 # --- the switches it has ----------------------------------------------------------------------------------------------
@@ -84,61 +105,152 @@ def _said(switches: Switches) -> str:
 # --- whether it can be extended ---------------------------------------------------------------------------------------
 
 
-def probe(units: Units, notes: tuple[Note, ...] = ()) -> TemplateFacts:
+SameButReasoning = Callable[[Ids, Ids], bool]
+"""Whether two renderings of a message differ in reasoning alone (`Replies`)."""
+
+
+def probe(units: Units, notes: tuple[Note, ...] = (), same: SameButReasoning = np.array_equal) -> TemplateFacts:
     """`notes`: what else is told of the template."""
-    why_not = next(_obstacles(units), "")
+    why_not, why_not_template = _obstacles(units, same)
     fingerprint = f"{units.template.fingerprint}{units.vocabulary.fingerprint}"
     return TemplateFacts(
         fingerprint=hashlib.sha256(fingerprint.encode()).hexdigest()[:16],
         extendable=not why_not,
         why_not=why_not,
-        strips_reasoning=_strips_reasoning(units.template),
+        strips_reasoning=units.strips,
+        why_not_template=why_not or why_not_template,
         switches=_switches(units.template),
         root_switches=_root_switches(units),
         has_tools=_shows_tools(units.template),
+        has_results=units.rules.results == "tool",
+        calls=units.template.calls,
         role_rules=(*units.rules.all_notes, *notes),
     )
 
 
-def _obstacles(units: Units) -> Iterator[str]:
-    """Each reason why histories cannot be extended, the first one found first."""
+def _obstacles(units: Units, same: SameButReasoning) -> tuple[str, str]:
+    """The first reason why histories cannot be extended, and the first why they cannot follow the template."""
     closing = units.closing()
     if len(closing) and not _begins_at_control(units, closing):
-        yield "text stands behind a message, before the token that closes it or begins the next one"
-    conversations = {"a plain conversation": PLAIN, "a tool loop": LOOP, "two tool loops": LOOPS}
-    if units.rules.users_behind_results:
-        conversations["a user message behind tool results"] = TALKED_INTO
-    if units.rules.two_users:
-        conversations["two user messages in a row"] = TWO_USERS
-    if not _strips_reasoning(units.template):
-        conversations["earlier reasoning"] = REASONED
-    for name, messages in conversations.items():
-        for tools in ((), (TOOL,)):
-            for switches in settings(units.template):
-                if reason := _obstacle(units, messages, tools, switches):
-                    yield f"{name}, {'with' if tools else 'without'} tools, {_said(switches)}: {reason}"
+        return "text stands behind a message, before the token that closes it or begins the next one", ""
+    unfollowed = ""
+    for name, messages in _conversations(units).items():
+        every = messages in THOROUGH
+        for tools, switches in product(((), (TOOL,)), settings(units.template)) if every else [((), Switches())]:
+            said = f"{name}, {'with' if tools else 'without'} tools, {_said(switches)}"
+            keep, template = differences(units, messages, tools, switches, same)
+            if keep:
+                return f"{said}: {keep}", ""
+            unfollowed = unfollowed or (f"{said}: {template}" if template else "")
+    return "", unfollowed
 
 
-def _obstacle(units: Units, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> str:
+def _conversations(units: Units) -> dict[str, list[Message]]:
+    """Those whose stock rendering says something: what a template refuses has rules instead."""
+    rules = units.rules
+    found = {"a plain conversation": PLAIN}
+    if rules.calls.shown or rules.results == "tool":
+        found |= {"a tool loop": SERIAL, "two tool loops": [*SERIAL, *LATER]}
+    if rules.calls.shown and rules.calls.parallel and (rules.results == "tool" or rules.two_users):
+        found |= {"parallel calls": PARALLEL, "two loops of parallel calls": [*PARALLEL, *LATER]}
+    if rules.calls.shown and rules.calls.beside:
+        found |= {"a text beside a call": SAYING, "a text beside a call and more": [*SAYING, *LATER]}
+    if rules.results == "tool" and rules.users_behind_results:
+        found["a user message behind tool results"] = TALKED_INTO
+    if rules.two_users:
+        found["two user messages in a row"] = TWO_USERS
+    found["earlier reasoning"] = REASONED
+    if rules.calls.shown:
+        found["reasoning in tool loops"] = REASONED_LOOPS
+    system = rules.system == "system" or rules.two_users
+    return found if system else {name: [m for m in messages if m != SYSTEM] for name, messages in found.items()}
+
+
+def differences(
+    units: Units,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    switches: Switches,
+    same: SameButReasoning = np.array_equal,
+) -> tuple[str, str]:
+    """-> how the conversation in units differs from the stock rendering, generation prompt included; "" if not at all:
+    where histories are kept, and where they follow the template.
+
+    A kept one may differ from one that follows in messages whose reasoning the template drops, and in that alone."""
     try:
         whole = units.whole(messages, tools, switches, generation=True)
-        parts = [*_part_ids(units, messages, tools, switches), units.generation(switches)]
+        parts = in_units(units, messages, tools, switches)
+        generation = units.generation(switches, messages[-1].role)
     except TemplateError as error:
-        return error.message
-    if not all(_begins_at_control(units, part) for part in parts[1:]):
-        return "a message or the generation prompt does not begin with a control token"
-    if not np.array_equal(whole, concatenate(parts)):
-        return "the messages rendered apart are not the conversation rendered whole"
-    return ""
+        return error.message, ""
+    kept, followed = ([*(part[at] for part in parts), generation] for at in (0, 1))
+    if not (_meet_at_controls(units, kept) and _meet_at_controls(units, followed)):
+        return "a message or the generation prompt does not begin with a control token", ""
+    if not _begin_as_prompted(units, messages, [part for part, _ in parts], switches):
+        return "an answer does not begin as the generation prompt does, so what a model says is not behind that", ""
+    exact = np.array_equal(whole, concatenate(kept))
+    if not np.array_equal(whole, concatenate(followed)):
+        why = _parting(units, messages, whole, followed)
+        return ("", why) if exact else (why, "")
+    alike = exact or all(one is two or same(one, two) for one, two in parts)
+    return "" if alike else f"{_parting(units, messages, whole, kept)}, and reasoning is not all that differs", ""
 
 
-def _part_ids(units: Units, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Iterator[Ids]:
-    root, *rest = cut_units(messages)
-    yield units.root(root, tools, switches)
-    before: Message | None = None
+def in_units(
+    units: Units, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches
+) -> list[tuple[Ids, Ids]]:
+    """-> the root and every unit behind it, as a kept history has it and as one that follows the template has."""
+    first, *rest = cut_units(messages)
+    root = units.root(first, tools, switches)
+    parts = [(root, root)]
+    before, behind, at = next((m for m in first if m.role == "assistant"), None), first[-1].role, len(first)
+    end = settled(messages, units.strips, units.rules)
     for unit in rest:
-        yield units.unit(unit, before)
-        before = unit[0] if unit[0].role == "assistant" else before
+        kept = followed = units.unit(unit, before, switches, behind)
+        if unit[0].role == "assistant":
+            before = unit[0]
+            followed = units.unit(unit, None, switches, behind, settled=True) if at < end else kept
+        parts.append((kept, followed))
+        behind, at = unit[-1].role, at + len(unit)
+    return parts
+
+
+def _meet_at_controls(units: Units, parts: Sequence[Ids]) -> bool:
+    """Whether every two neighbours meet at a control token: text spans reach from one to the next."""
+    present = [part for part in parts if len(part)]
+    return all(
+        _begins_at_control(units, part) or int(before[-1]) in units.vocabulary.control_ids
+        for before, part in pairwise(present)
+    )
+
+
+def _begin_as_prompted(units: Units, messages: Sequence[Message], parts: Sequence[Ids], switches: Switches) -> bool:
+    """Whether answers in a history begin with the token that a generation prompt begins with in their place."""
+    cut = cut_units(messages)
+    opener = units.generation(switches)[:1].tolist()
+    for before, unit, part in zip(cut, cut[1:], parts[1:], strict=False):
+        if unit[0].role == "assistant":
+            prompt = units.generation(switches, before[-1].role)[:1].tolist()
+            if prompt == opener and part[: len(opener)].tolist() != opener:
+                return False
+    return True
+
+
+def _parting(units: Units, messages: Sequence[Message], whole: Ids, parts: Sequence[Ids]) -> str:
+    """Where the two part, in words."""
+    joined = concatenate(parts)
+    common = min(len(joined), len(whole))
+    differ = np.flatnonzero(joined[:common] != whole[:common])
+    at = int(differ[0]) if len(differ) else common
+    ends = np.cumsum([len(part) for part in parts])
+    number = min(int(np.searchsorted(ends, at, side="right")), len(parts) - 1)
+    names = ["the beginning", *(unit[0].role for unit in cut_units(messages)[1:]), "the generation prompt"]
+    what = names[number] if number in (0, len(parts) - 1) else f"message {number + 1} ({names[number]})"
+    wrote, apart = (units.vocabulary.decode(ids[max(at - 3, 0) : at + 9].tolist()) for ids in (whole, joined))
+    return (
+        f"the messages rendered apart are not the conversation rendered whole: at {what} the template writes "
+        f"{wrote!r} here and {apart!r} for the same message behind another history"
+    )
 
 
 def _begins_at_control(units: Units, ids: Ids) -> bool:
@@ -148,23 +260,25 @@ def _begins_at_control(units: Units, ids: Ids) -> bool:
 # --- other facts ------------------------------------------------------------------------------------------------------
 
 
-def _strips_reasoning(template: ChatTemplate) -> bool:
-    try:
-        rendered = template.render([message_form(message, str, {}) for message in REASONED])
-    except TemplateError:
-        return True
-    return "why" not in rendered or "how" not in rendered
-
-
 def _root_switches(units: Units) -> tuple[Switch, ...]:
-    roots = {found: units.whole([SYSTEM, user("one")], (TOOL,), found) for found in settings(units.template)}
-    pairs = [(a, b) for a, b in combinations(roots, 2) if not np.array_equal(roots[a], roots[b])]
+    """Those that anything but the generation prompt depends on: a conversation held under others is another one."""
+    texts = {found: _settled_text(units, found) for found in settings(units.template)}
+    pairs = [(a, b) for a, b in combinations(texts, 2) if texts[a] != texts[b]]
     names: list[Switch] = []
     if any(a.effort == b.effort for a, b in pairs):
         names.append("thinking")
     if any(a.thinking == b.thinking for a, b in pairs):
         names.append("effort")
     return tuple(names)
+
+
+def _settled_text(units: Units, switches: Switches) -> tuple[tuple[int, ...], ...]:
+    messages = SERIAL if units.rules.calls.shown else PLAIN
+    try:
+        parts = [kept for kept, _ in in_units(units, messages, (TOOL,), switches)]
+    except TemplateError:
+        parts = [units.whole(PLAIN[:2], (TOOL,), switches)]
+    return tuple(tuple(part.tolist()) for part in parts)
 
 
 def _shows_tools(template: ChatTemplate) -> bool:

@@ -2,177 +2,144 @@
 
 Tags are control ids. Text that merely spells a tag is text, so a model can quote its own format.
 
-The newlines the templates put around the tags are no part of the message: one behind the tag that opens reasoning, one
-before the one that closes it, two behind it, and as many around calls as their form says. Each is taken off once where
-it stands next to its tag, and nothing else is: the rest is the exact sampled text.
+The newlines that the template writes around the tags (`seams` counts them) are no part of the message. Each is taken
+off once where it stands next to its tag, and nothing else is: the rest is the exact sampled text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from bridle.errors import TemplateError
 from bridle.messages import Message, Part, Text, Thinking, Tool, ToolCall
-from bridle.rendering.base import CallSpan, Event, TextDelta, ThinkingDelta
+from bridle.rendering.base import Event, ReplyParser
 from bridle.rendering.calls import Block, CallForm, Found, Tag
-from bridle.rendering.detokenize import Detokenizer
-from bridle.tokens import Vocabulary
+from bridle.rendering.history import same_but_reasoning
+from bridle.rendering.sections import Calls, SectionParser, Stretch
+from bridle.tokens import Ids, Vocabulary
 
 
 class Thoughts(NamedTuple):
-    """The tags around reasoning. `lead`: what stands behind the first one, before the reasoning's own line."""
+    """The tags around reasoning. `lead`: what stands behind the first one, before the reasoning's own line. `begin`,
+    `end`, `behind`: newlines behind the first tag, before the last one and behind it; `called`: behind it where a call
+    follows at once."""
 
     open: str
     close: str
     lead: str = ""
+    begin: int = 1
+    end: int = 1
+    behind: int = 2
+    called: int = 2
+
+
+class Lines(NamedTuple):
+    """Newlines around blocks of calls, as in `CallForm`; `last`: behind one that ends the answer."""
+
+    before: int = 0
+    alone: int = 0
+    between: int = 0
+    after: int = 0
+    last: int = 0
 
 
 THOUGHTS = (
     Thoughts("<think>", "</think>"),
     Thoughts("[THINK]", "[/THINK]"),
-    Thoughts("<|channel>", "<channel|>", "thought"),
+    Thoughts("<|channel>", "<channel|>", "thought", behind=0, called=0),
 )
 
 
 @dataclass(frozen=True)
 class ReplyFormat:
     """What one model's replies look like; every tag named here is a control token of the vocabulary. `opened_line`: a
-    reasoning block that the prompt opens ends in a newline already."""
+    reasoning block that the prompt opens ends in a newline already. `start`: newlines that an answer begins with.
+    `lines`: what the template writes around calls, instead of what their form says. `endings`: the stop ids of an
+    answer that says something last, and of one that calls."""
 
     vocabulary: Vocabulary
     stop_ids: tuple[int, ...]
     calls: CallForm | None
     opened_line: bool
     thoughts: Thoughts | None = THOUGHTS[0]
+    start: int = 0
+    lines: Lines | None = None
+    endings: tuple[int, int] | None = None
+
+    ends: frozenset[int] = frozenset()
 
     def id(self, tag: str) -> int:
         return self.vocabulary.controls[tag]
+
+    def tag(self, id: int) -> Tag:
+        return Tag(self.vocabulary.decode([id]))
+
+    @property
+    def around(self) -> Lines:
+        if self.lines is not None or self.calls is None:
+            return self.lines or Lines()
+        return Lines(self.calls.before, self.calls.alone, self.calls.between, self.calls.after)
+
+    @property
+    def thinking_end(self) -> int | None:
+        return self.id(self.thoughts.close) if self.thoughts else None
+
+    def thinking_open(self, prompt: Ids) -> bool:
+        return self.thoughts is not None and left_open(self.vocabulary, self.thoughts, prompt)
+
+    def reasons(self, ids: Ids) -> bool:
+        tags = [self.id(tag) for tag in self.thoughts[:2]] if self.thoughts else []
+        return bool(np.isin(ids, tags).any())
+
+    def same_but_reasoning(self, one: Ids, other: Ids) -> bool:
+        if self.thoughts is None:
+            return np.array_equal(one, other)
+        tags = (self.id(self.thoughts.open), self.id(self.thoughts.close))
+        return same_but_reasoning(self.vocabulary, tags, one, other)
+
+    def parser(self, thinking_open: bool, tools: Sequence[Tool]) -> ReplyParser:
+        return TagParser(self, thinking_open, tools)
+
+    def write(self, message: Message, thinking_open: bool) -> list[str | int]:
+        calls = bool(message.parts) and isinstance(message.parts[-1], ToolCall)
+        stop = self.endings[calls] if self.endings else self.stop_ids[0]
+        return [*write_reply(self, message, thinking_open), stop]
+
+
+def left_open(vocabulary: Vocabulary, thoughts: Thoughts, ids: Ids) -> bool:
+    """Whether reasoning is opened in `ids` and not closed again."""
+    held = ids.tolist()
+    opened, closed = ([at for at, id in enumerate(held) if id == vocabulary.controls[tag]] for tag in thoughts[:2])
+    return max(opened, default=-1) > max(closed, default=-1)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Stretch:
-    """Reasoning or text. `lead` and then `skip` newlines are still to be dropped at its start; `hold`: how many at its
-    end may belong to the tag that follows. `begun`: text of a lead that is not all there yet."""
-
-    kind: Literal["thinking", "text"]
-    lead: str = ""
-    skip: int = 0
-    hold: int = 1
-    begun: str = ""
-    held: str = ""
-    pieces: list[str] = field(default_factory=list)
-
-    def add(self, text: str) -> str:
-        """-> what of it is now certain."""
-        text = self._led(text)
-        while self.skip and text:
-            if not text.startswith("\n"):
-                self.skip = 0
-            else:
-                text, self.skip = text[1:], self.skip - 1
-        text = self.held + text
-        free = len(text) - min(self.hold, len(text) - len(text.rstrip("\n")))
-        self.held = text[free:]
-        return self._keep(text[:free])
-
-    def end(self, drop: int) -> str:
-        """-> the rest of it. `drop`: so many newlines are written before the tag that ends it."""
-        begun, self.begun, self.lead = self.begun, "", ""
-        rest, self.held = begun + self.held, ""
-        kept = len(rest) - min(drop, len(rest) - len(rest.rstrip("\n")))
-        return self._keep(rest[:kept])
-
-    def _led(self, text: str) -> str:
-        text, self.begun = self.begun + text, ""
-        if not self.lead:
-            return text
-        if text != self.lead and self.lead.startswith(text):
-            self.begun = text
-            return ""
-        lead, self.lead = self.lead, ""
-        return text.removeprefix(lead)
-
-    def _keep(self, text: str) -> str:
-        if text:
-            self.pieces.append(text)
-        return text
-
-
-@dataclass
-class Calls:
-    """A block of calls as it comes. `starts`: the character of its text at which each id begins, and which id of the
-    draw that is. `first`: the id that opens the block; `past`: the one behind it."""
-
-    tag: str
-    first: int
-    pieces: list[str] = field(default_factory=list)
-    starts: list[tuple[int, int]] = field(default_factory=list)
-    length: int = 0
-    end_tag: str = ""
-    closed: bool = False
-    past: int = 0
-
-    def add(self, piece: str, at: int) -> None:
-        self.starts.append((self.length, at))
-        self.length += len(piece)
-        if piece:
-            self.pieces.append(piece)
-
-    @property
-    def source(self) -> str:
-        return f"{self.tag}{''.join(self.pieces)}{self.end_tag}"
-
-    def spans(self, found: Sequence[Found]) -> Iterator[CallSpan]:
-        """Of the calls among `found`: the first one with what opens the block, the last one with what closes it."""
-        calls = [(one.part, one.start, one.end) for one in found if isinstance(one.part, ToolCall)]
-        for number, (call, start, end) in enumerate(calls):
-            first = self._id_at(start) if number else self.first
-            past = self._id_at(end - 1) + 1 if number < len(calls) - 1 else self.past
-            yield CallSpan(first, past, call.name, call.status)
-
-    def _id_at(self, character: int) -> int:
-        return max((at for start, at in self.starts if start <= character), default=self.first)
-
-
-class TagParser:
+class TagParser(SectionParser):
     """The ReplyParser of every family whose reasoning and calls stand between control tokens."""
 
     def __init__(self, form: ReplyFormat, thinking_open: bool, tools: Sequence[Tool]) -> None:
+        around = form.around
+        self._before = max(around.before, around.alone)
+        self._after = max(around.after, around.last)
+        super().__init__(form.vocabulary, tools, [_opening(form, thinking_open, self._before)])
         self._form = form
-        self._tools = {tool.name: tool for tool in tools}
-        self._text = Detokenizer(form.vocabulary)
-        self.reasoning_ids = 0
-        self.calls: tuple[CallSpan, ...] = ()
-        self._at = -1
-        self._called = False
         self._stop: int | None = None
-        self._events: list[ThinkingDelta | TextDelta] = []
         thoughts, calls = form.thoughts, form.calls
         self._think = form.id(thoughts.open) if thoughts else None
         self._think_end = form.id(thoughts.close) if thoughts else None
         self._opens = {form.id(tag): tag for tag in calls.opens} if calls else {}
         self._closes = {form.id(tag): tag for tag in calls.closes} if calls else {}
-        self._before = calls.before if calls else 0
-        self._after = calls.after if calls else 0
-        self._bare = calls.bare if calls else ""
-        self._unsure = ""
-        if thinking_open:
-            opening = Stretch("thinking", skip=0 if form.opened_line else 1)
-        else:
-            opening = Stretch("text", hold=self._before)
-        self._sections: list[Stretch | Calls] = [opening]
-
-    def feed(self, ids: Sequence[int]) -> list[Event]:
-        for id in ids:
-            self._at += 1
-            self._take(int(id))
-        return self._new_events()
+        bare = form.vocabulary.split(calls.bare) if calls else []
+        self._bare = [symbol for piece in bare for symbol in (piece if isinstance(piece, str) else [form.tag(piece)])]
+        self._amid = calls is not None and calls.amid
+        self._unsure: list[tuple[str, int]] = []
 
     def finish(self) -> tuple[Message, list[Event]]:
         self._end_section(drop=0, past=self._at + (self._stop is None))
@@ -180,27 +147,6 @@ class TagParser:
         if isinstance(last, Calls) and not self._closes:
             last.closed = self._stop is not None
         return Message("assistant", tuple(self._parts())), self._new_events()
-
-    def _parts(self) -> list[Part]:
-        """Neighbours of one kind with nothing between them are one part, as their events are one stretch."""
-        parts: list[Part] = []
-        spans: list[CallSpan] = []
-        before = ""
-        for section in self._sections:
-            if isinstance(section, Calls):
-                found = self._read(section)
-                spans += section.spans(found) if found else [_unnamed(section)]
-                parts += [one.part for one in found] or [Text(section.source)]
-                before = ""
-            elif text := "".join(section.pieces):
-                part = Thinking(text) if section.kind == "thinking" else Text(text)
-                if section.kind == before and isinstance(parts[-1], type(part)):
-                    parts[-1] = type(part)(parts[-1].text + text)
-                else:
-                    parts.append(part)
-                before = section.kind
-        self.calls = tuple(spans)
-        return parts
 
     def _read(self, section: Calls) -> list[Found]:
         if self._form.calls is None:
@@ -212,22 +158,23 @@ class TagParser:
             # It did not end the draw after all: then it is text like any other id.
             stop, self._stop = self._stop, None
             self.reasoning_ids += self._thinking
-            self._emit(self._text.feed(stop), stop, self._at - 1)
-        was_thinking = self._thinking
+            self._at -= 1
+            self._add(stop)
+            self._at += 1
+        was_thinking, thoughts = self._thinking, self._form.thoughts
         section = self._sections[-1]
         if id in self._form.stop_ids:
             self._stop = id
         elif isinstance(section, Calls):
             self._take_in_calls(section, id)
-        elif not was_thinking and id == self._think:
-            lead = self._form.thoughts.lead if self._form.thoughts else ""
-            self._open(Stretch("thinking", lead=lead, skip=1), drop=0)
-        elif was_thinking and id == self._think_end:
-            self._open(Stretch("text", skip=2, hold=self._before), drop=1)
+        elif thoughts is not None and not was_thinking and id == self._think:
+            self._open(Stretch("thinking", lead=thoughts.lead, skip=thoughts.begin, hold=thoughts.end), drop=0)
+        elif thoughts is not None and was_thinking and id == self._think_end:
+            self._open(Stretch("text", skip=thoughts.behind, hold=self._before), drop=thoughts.end)
         elif not was_thinking and id in self._opens:
             self._open(Calls(self._opens[id], self._at), drop=self._before)
         else:
-            self._emit(self._text.feed(id), id, self._at)
+            self._add(id)
         self.reasoning_ids += self._stop is None and (was_thinking or self._thinking)
 
     def _take_in_calls(self, section: Calls, id: int) -> None:
@@ -239,12 +186,7 @@ class TagParser:
             section.closed = not self._closes
             self._open(Calls(self._opens[id], self._at), drop=0)
         else:
-            self._emit(self._text.feed(id), id, self._at)
-
-    @property
-    def _thinking(self) -> bool:
-        section = self._sections[-1]
-        return isinstance(section, Stretch) and section.kind == "thinking"
+            self._add(id)
 
     def _open(self, section: Stretch | Calls, drop: int) -> None:
         self._end_section(drop, past=self._at)
@@ -252,55 +194,56 @@ class TagParser:
         self._called = self._called or isinstance(section, Calls)
 
     def _end_section(self, drop: int, past: int) -> None:
-        self._emit(self._text.flush(), None, past)
+        self._emit(self._text.flush(), past)
         section = self._sections[-1]
         if isinstance(section, Calls):
             section.past = past
         else:
-            unsure, self._unsure = self._unsure, ""
-            self._tell(section, section.add(unsure) + section.end(drop))
+            self._settle(section)
+            self._tell(section, section.end(drop))
 
-    def _emit(self, text: str, id: int | None, at: int) -> None:
+    def _emit(self, piece: str, at: int) -> None:
         section = self._sections[-1]
         if isinstance(section, Calls):
-            section.add(Tag(text) if id in self._form.vocabulary.control_ids else text, at)
-        elif self._bare and section.kind == "text" and not section.pieces and not self._called:
-            self._begin_bare(section, text, at)
+            section.add(piece, at)
+        elif self._bare and section.kind == "text" and (self._amid or not (section.pieces or self._called)):
+            self._watch(section, piece, at)
         else:
-            self._tell(section, section.add(text))
+            self._tell(section, section.add(piece))
 
-    def _begin_bare(self, section: Stretch, text: str, at: int) -> None:
-        """The answer's first characters say whether it is a call without a tag."""
-        text, self._unsure = self._unsure + text, ""
-        start = text.lstrip()
-        if start.startswith(self._bare):
+    def _watch(self, section: Stretch, piece: str, at: int) -> None:
+        """Text that may begin a block without a tag waits until it does or does not."""
+        self._unsure += [(symbol, at) for symbol in ([piece] if isinstance(piece, Tag) else piece)]
+        start, begun = self._bare_at([symbol for symbol, _ in self._unsure])
+        self._settle(section, start)
+        if begun:
+            self._tell(section, section.end(self._before))
+            calls = Calls("", self._unsure[0][1], bare=True, lead=section.dropped)
+            for symbol in self._unsure:
+                calls.add(*symbol)
+            self._unsure = []
+            self._sections.append(calls)
             self._called = True
-            self._sections.append(Calls("", 0))
-            self._emit(text, None, at)
-        elif self._bare.startswith(start):
-            self._unsure = text
-        else:
-            self._tell(section, section.add(text))
 
-    def _tell(self, section: Stretch, text: str) -> None:
-        if text and not self._called:
-            self._events.append(ThinkingDelta(text) if section.kind == "thinking" else TextDelta(text))
+    def _bare_at(self, symbols: Sequence[str]) -> tuple[int, bool]:
+        """-> where among characters and tags it begins, or may begin, and whether it does."""
+        blanks = len(symbols) - len("".join(symbols).lstrip())
+        for at in range(len(symbols)) if self._amid else [blanks]:
+            if symbols[at : at + len(self._bare)] == self._bare[: len(symbols) - at]:
+                return at if self._amid else 0, len(symbols) - at >= len(self._bare)
+        return len(symbols), False
 
-    def _new_events(self) -> list[Event]:
-        """Neighbours of one kind together."""
-        merged: list[ThinkingDelta | TextDelta] = []
-        for event in self._events:
-            if merged and type(merged[-1]) is type(event):
-                merged[-1] = type(event)(merged[-1].text + event.text)
-            else:
-                merged.append(event)
-        self._events = []
-        return list(merged)
+    def _settle(self, section: Stretch, count: int | None = None) -> None:
+        """So many of the characters that wait are text; all of them where nothing is said."""
+        text = "".join(symbol for symbol, _ in self._unsure[:count])
+        self._unsure = [] if count is None else self._unsure[count:]
+        self._tell(section, section.add(text))
 
 
-def _unnamed(section: Calls) -> CallSpan:
-    """A block that cannot be read stays in the message as the text it was sampled as."""
-    return CallSpan(section.first, section.past, "", "missing_name")
+def _opening(form: ReplyFormat, thinking_open: bool, hold: int) -> Stretch:
+    if thinking_open and form.thoughts is not None:
+        return Stretch("thinking", skip=0 if form.opened_line else form.thoughts.begin, hold=form.thoughts.end)
+    return Stretch("text", skip=form.start, hold=hold)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -309,53 +252,85 @@ def _unnamed(section: Calls) -> CallSpan:
 def write_reply(form: ReplyFormat, message: Message, thinking_open: bool) -> list[str | int]:
     """-> text pieces (none of them empty, no two in a row) and control ids, without the closing token."""
     parts = message.parts
+    if thinking_open and not (parts and isinstance(parts[0], Thinking)):
+        parts = (Thinking(""), *parts)
     pieces: list[str] = []
-    if thinking_open:
-        opened = parts[0].text if parts and isinstance(parts[0], Thinking) else ""
-        pieces += ["" if form.opened_line else "\n", opened, "\n", Tag(_thoughts(form).close), "\n\n"]
-        parts = parts[1:] if parts and isinstance(parts[0], Thinking) else parts
     before: Part | None = None
-    for called, run in groupby(parts, key=lambda part: isinstance(part, ToolCall)):
-        for part in _call_blocks(form, run, before) if called else run:
-            pieces += part if isinstance(part, list) else _write_part(form, part, before)
-            before = part if not isinstance(part, list) else ToolCall("", "", "")
-    return _joined(form, pieces)
+    said = False
+    for part, row in _rows(parts):
+        opened = thinking_open and before is None
+        pieces.append("" if opened else "\n" * _gap(form, before, part))
+        pieces += _blocks(form, row, said) if row else _spelled(form, part, opened)
+        before, said = part, said or not isinstance(part, Thinking)
+    pieces.append("\n" * (_gap(form, before, None) if before else 0))
+    return joined(form.vocabulary, pieces)
 
 
-def _write_part(form: ReplyFormat, part: Part, before: Part | None) -> list[str]:
+def _rows(parts: Sequence[Part]) -> Iterator[tuple[Part, list[ToolCall]]]:
+    """Parts that are no calls with nothing; the first of calls in a row with all of them."""
+    for _, run in groupby(parts, key=lambda part: isinstance(part, ToolCall)):
+        row = [*run]
+        calls = [part for part in row if isinstance(part, ToolCall)]
+        yield from [(calls[0], calls)] if calls else ((part, []) for part in row)
+
+
+def _gap(form: ReplyFormat, before: Part | None, part: Part | None) -> int:
+    """How many newlines stand between two parts; None: where the answer begins or ends."""
+    match before, part:
+        case None, ToolCall():
+            return max(form.start, form.around.alone)
+        case None, _:
+            return form.start
+        case Thinking(), ToolCall():
+            return form.thoughts.called if form.thoughts else 0
+        case Thinking(), _:
+            return form.thoughts.behind if form.thoughts else 0
+        case Text(), ToolCall():
+            return form.around.before
+        case ToolCall(), _:
+            return form.around.after if part else form.around.last
+    return 0
+
+
+def _blocks(form: ReplyFormat, row: Sequence[ToolCall], said: bool) -> Iterator[str]:
+    """`said`: text or calls stand somewhere before."""
+    calls = form.calls
+    if calls is None:
+        raise TemplateError(f"this model has no known form of tool calls; it cannot call {row[0].name!r}")
+    for number, block in enumerate(calls.write(row)):
+        if number:
+            yield "\n" * form.around.between
+        elif said and calls.bare and not calls.amid and not isinstance(block[0], Tag):
+            # Without a tag only an answer's beginning is one.
+            yield Tag(calls.opens[0])
+        yield from block
+
+
+def _spelled(form: ReplyFormat, part: Part, opened: bool) -> list[str]:
+    """Text, or reasoning between its tags. `opened`: the prompt has the first one."""
     match part:
-        case Thinking(text):
-            thoughts = _thoughts(form)
-            return [Tag(thoughts.open), f"{thoughts.lead}\n", text, "\n", Tag(thoughts.close), "\n\n"]
         case Text(text):
-            behind_calls = isinstance(before, ToolCall) and form.calls is not None
-            return ["\n" * form.calls.after if behind_calls and form.calls else "", text]
+            return [text]
+        case Thinking(text):
+            if (tags := form.thoughts) is None:
+                raise TemplateError(
+                    "this model's vocabulary has no tags for reasoning: leave it out of what it shall say"
+                )
+            line = "" if opened and form.opened_line else "\n" * tags.begin
+            head = [] if opened else [Tag(tags.open), tags.lead]
+            return [*head, line, text, "\n" * tags.end, Tag(tags.close)]
         case _:
             raise TemplateError("a reply cannot hold an image")
 
 
-def _call_blocks(form: ReplyFormat, run: Iterator[Part], before: Part | None) -> list[list[str]]:
-    calls = [part for part in run if isinstance(part, ToolCall)]
-    if form.calls is None:
-        raise TemplateError(f"this model has no known form of tool calls; it cannot call {calls[0].name!r}")
-    blocks = form.calls.write(calls)
-    lead = "\n" * form.calls.before if isinstance(before, Text) else ""
-    return [[lead if number == 0 else "\n" * form.calls.between, *block] for number, block in enumerate(blocks)]
-
-
-def _thoughts(form: ReplyFormat) -> Thoughts:
-    if form.thoughts is None:
-        raise TemplateError("this model's vocabulary has no tags for reasoning: leave it out of what it shall say")
-    return form.thoughts
-
-
-def _joined(form: ReplyFormat, pieces: Sequence[str]) -> list[str | int]:
-    joined: list[str | int] = []
+def joined(vocabulary: Vocabulary, pieces: Sequence[str]) -> list[str | int]:
+    """Tags as ids, what stands between two as one text."""
+    found: list[str | int] = []
     for piece in pieces:
         if isinstance(piece, Tag):
-            joined.append(form.id(piece))
-        elif joined and isinstance(joined[-1], str):
-            joined[-1] += piece
+            found.append(vocabulary.controls[piece])
+        elif found and isinstance(found[-1], str):
+            found[-1] += piece
         elif piece:
-            joined.append(piece)
-    return joined
+            found.append(piece)
+    return found

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from bridle.errors import ConfigError, TemplateError
 from bridle.messages import Message, Tool
-from bridle.rendering.chat_template import ChatTemplate, Protect, message_form, tool_form
+from bridle.rendering.chat_template import CallStyle, ChatTemplate, Protect, as_said, message_form, tool_form
 from bridle.tokens import Ids, Vocabulary, concatenate, ids_of
 
 NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
@@ -56,6 +56,7 @@ class Guard:
         scaffold = "\0".join(piece for piece in vocabulary.split(template.source) if isinstance(piece, str))
         self._middles = frozenset(middle for control in controls for middle in _middles(control, scaffold))
         self._longest = max(map(len, controls), default=0)
+        self._style = template.calls
 
     def protect(self, text: str, mark: str) -> str:
         """-> `text` with a mark inside every control string and at every edge that could become part of one."""
@@ -66,16 +67,19 @@ class Guard:
         return f"{mark if before else ''}{broken}{mark if after else ''}"
 
     def forms(self, messages: Sequence[Message], tools: Sequence[Tool], marks: Marks) -> Forms:
-        return _forms(messages, tools, lambda text: self.protect(text, marks.mark))
+        return _forms(messages, tools, lambda text: self.protect(text, marks.mark), self._style)
 
 
-def _forms(messages: Sequence[Message], tools: Sequence[Tool], protect: Protect) -> Forms:
+def _forms(
+    messages: Sequence[Message], tools: Sequence[Tool], protect: Protect, style: CallStyle = CallStyle()
+) -> Forms:
+    messages = as_said(messages, style)
     names = {call.id: call.name for message in messages for call in message.calls}
     try:
         shown = [tool_form(tool, protect) for tool in tools]
     except RecursionError as error:
         raise TemplateError("the schema of a tool is nested too deeply; flatten it") from error
-    return Forms([message_form(message, protect, names) for message in messages], shown)
+    return Forms([message_form(message, protect, names, style) for message in messages], shown)
 
 
 def choose_marks(messages: Sequence[Message], tools: Sequence[Tool]) -> Marks:
@@ -87,6 +91,9 @@ def choose_marks(messages: Sequence[Message], tools: Sequence[Tool]) -> Marks:
         return text
 
     _forms(messages, tools, collect)
+    for message in messages:
+        # As text they hold what parsing them loses: of two equal keys the first one's value.
+        found.update(character for call in message.calls for character in ANY_NONCHARACTER.findall(call.arguments))
     free = [character for character in NONCHARACTERS if character not in found]
     if len(free) < 2:
         raise TemplateError("the text holds nearly all of the noncharacters U+FDD0 to U+FDEF; remove some of them")

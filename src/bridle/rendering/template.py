@@ -7,13 +7,15 @@ from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from bridle.errors import ConfigError, TemplateError
 from bridle.messages import Message, Note, Role, Switches, Tool
-from bridle.rendering.base import GenerationPrompt, ReplyParser, TemplateFacts
+from bridle.rendering.base import GenerationPrompt, Replies, ReplyParser, TemplateFacts
 from bridle.rendering.chat_template import RENDER_DATE, load_template
-from bridle.rendering.choose import choose_replies, generation_prompt
+from bridle.rendering.choose import choose_replies, generation_prompt, rewritten
+from bridle.rendering.history import settled
 from bridle.rendering.probe import probe
-from bridle.rendering.reply import ReplyFormat, TagParser, write_reply
 from bridle.rendering.roles import find_roles
 from bridle.rendering.units import Units
 from bridle.tokens import Ids, Vocabulary
@@ -23,17 +25,19 @@ GENERATIONS = 64
 
 
 class TemplateRenderer:
-    """The contract over `Units` (messages to ids) and `ReplyFormat` (ids to messages)."""
+    """The contract over `Units` (messages to ids) and `Replies` (ids to messages)."""
 
-    def __init__(self, units: Units, facts: TemplateFacts, form: ReplyFormat) -> None:
+    def __init__(self, units: Units, facts: TemplateFacts, replies: Replies) -> None:
         self.vocabulary = units.vocabulary
         self.facts = facts
-        self.stop_ids = form.stop_ids
+        self.stop_ids = replies.stop_ids
+        self.ends = replies.ends
         self.closing = units.closing()
-        self.thinking_end = form.id(form.thoughts.close) if form.thoughts else None
+        self.call_closing = units.closing(called=True)
+        self.thinking_end = replies.thinking_end
         self._units = units
-        self._form = form
-        self._generation = lru_cache(GENERATIONS)(partial(generation_prompt, units, form.thoughts))
+        self._replies = replies
+        self._generation = lru_cache(GENERATIONS)(partial(generation_prompt, units, replies))
 
     def taken(self, asked: Switches) -> Switches:
         thinking = asked.thinking if "thinking" in self.facts.switches else None
@@ -44,7 +48,7 @@ class TemplateRenderer:
 
     def _takes(self, switches: Switches) -> bool:
         try:
-            self._generation(switches)
+            self._generation(switches, "user")
         except TemplateError:
             return False
         return True
@@ -52,24 +56,41 @@ class TemplateRenderer:
     def root(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids:
         return self._units.root(messages, tools, switches)
 
-    def mapped(self, roles: Sequence[Role], at: int) -> tuple[Note, ...]:
-        return self._units.rules.notes(roles, at)
+    def mapped(
+        self, roles: Sequence[Role], at: int, message: Message, before: Message | None = None
+    ) -> tuple[Note, ...]:
+        rules = self._units.rules
+        return (*rules.notes(roles, at), *rules.call_notes(message), *rules.result_notes(before))
 
-    def unit(self, messages: Sequence[Message], before: Message | None, tools: Sequence[Tool]) -> Ids:
+    def settled(self, messages: Sequence[Message]) -> int:
+        return settled(messages, self.facts.strips_reasoning, self._units.rules)
+
+    def reasons(self, ids: Ids) -> bool:
+        return self._replies.reasons(ids)
+
+    def unit(
+        self,
+        messages: Sequence[Message],
+        before: Message | None,
+        tools: Sequence[Tool],
+        switches: Switches = Switches(),
+        behind: Role = "user",
+        settled: bool = False,
+    ) -> Ids:
         """`tools` are of no use here: the probe proved that units read the same without them."""
-        return self._units.unit(messages, before)
+        return self._units.unit(messages, before, switches, behind, settled)
 
     def whole(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids:
         return self._units.whole(messages, tools, switches)
 
-    def generation(self, switches: Switches) -> GenerationPrompt:
-        return self._generation(switches)
+    def generation(self, switches: Switches, behind: Role = "user") -> GenerationPrompt:
+        return self._generation(switches, behind)
 
     def parser(self, thinking_open: bool, tools: Sequence[Tool]) -> ReplyParser:
-        return TagParser(self._form, thinking_open, tools)
+        return self._replies.parser(thinking_open, tools)
 
     def write(self, message: Message, thinking_open: bool) -> list[str | int]:
-        return [*write_reply(self._form, message, thinking_open), self.stop_ids[0]]
+        return self._replies.write(message, thinking_open)
 
 
 def load_renderer(directory: Path, calls: str = "auto", now: datetime = RENDER_DATE) -> TemplateRenderer:
@@ -82,7 +103,8 @@ def load_renderer(directory: Path, calls: str = "auto", now: datetime = RENDER_D
     template = load_template(directory, now)
     units = Units(vocabulary, template, find_roles(template))
     try:
-        form, notes = choose_replies(directory, units, calls)
-        return TemplateRenderer(units, probe(units, notes), form)
+        replies, notes = choose_replies(directory, units, calls)
+        facts = probe(units, notes, replies.same_but_reasoning)
+        return TemplateRenderer(units, replace(facts, rewrites=rewritten(units, replies)), replies)
     except TemplateError as error:
         raise ConfigError(f"the chat template in {directory} cannot be used: {error.message}") from error

@@ -58,6 +58,38 @@ FAMILIES: dict[str, Tokens] = {
         "<｜end▁of▁sentence｜>",
         bos="<｜begin▁of▁sentence｜>",
     ),
+    "deepseek_dsml": Tokens(
+        (
+            *("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<｜User｜>", "<｜Assistant｜>"),
+            *("<｜latest_reminder｜>", "<｜action｜>", "<｜query｜>", "<｜title｜>"),
+        ),
+        ("<think>", "</think>", "｜DSML｜"),
+        "<｜end▁of▁sentence｜>",
+        bos="<｜begin▁of▁sentence｜>",
+    ),
+    "kimi": Tokens(
+        (
+            *("[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"),
+            *("<|start_header_id|>", "<|end_header_id|>", "[EOT]", "[UNK]", "[PAD]"),
+        ),
+        (
+            *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"),
+            *("<|tool_call_argument_begin|>", "<|tool_call_end|>", "<think>", "</think>"),
+        ),
+        "[EOS]",
+        ("<|im_end|>",),
+        bos="[BOS]",
+    ),
+    "mistral": Tokens(
+        (
+            *("<unk>", "<s>", "</s>", "<pad>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+            *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[TOOL_CONTENT]", "[ARGS]", "[CALL_ID]"),
+            *("[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[THINK]", "[/THINK]", "[IMG]", "[PREFIX]", "[SUFFIX]"),
+        ),
+        (),
+        "</s>",
+        bos="<s>",
+    ),
     "llama": Tokens(
         (
             *("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>"),
@@ -68,6 +100,26 @@ FAMILIES: dict[str, Tokens] = {
         ("<|end_of_text|>", "<|eom_id|>"),
         bos="<|begin_of_text|>",
     ),
+    "llama4": Tokens(
+        (
+            *("<|begin_of_text|>", "<|end_of_text|>", "<|header_start|>", "<|header_end|>", "<|eot|>", "<|eom|>"),
+            *("<|python_start|>", "<|python_end|>", "<|image|>", "<|patch|>"),
+        ),
+        (),
+        "<|eot|>",
+        ("<|end_of_text|>", "<|eom|>"),
+        bos="<|begin_of_text|>",
+    ),
+    "nemotron_v2": Tokens(
+        ("<unk>", "<s>", "</s>", "<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>"),
+        (
+            *("<TOOLCALL>", "</TOOLCALL>", "<AVAILABLE_TOOLS>", "</AVAILABLE_TOOLS>"),
+            *("<TOOL_RESPONSE>", "</TOOL_RESPONSE>", "<think>", "</think>"),
+        ),
+        "<SPECIAL_12>",
+        ("</s>",),
+        bos="<s>",
+    ),
     "nemotron": Tokens(
         ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"), _TOOL_TAGS, "<|im_end|>", ("</s>",), bos="<s>"
     ),
@@ -75,12 +127,27 @@ FAMILIES: dict[str, Tokens] = {
         (
             *("<pad>", "<eos>", "<bos>", "<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|think|>"),
             *("<|tool>", "<tool|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>"),
-            *("<|image|>", "<|audio|>", "<|video|>", '<|"|>', "<start_of_turn>", "<end_of_turn>", "<start_of_image>"),
+            *(
+                "<|image>",
+                "<image|>",
+                "<|image|>",
+                "<|audio|>",
+                "<|video|>",
+                '<|"|>',
+                "<start_of_turn>",
+                "<end_of_turn>",
+                "<start_of_image>",
+            ),
         ),
         (),
         "<eos>",
-        ("<turn|>", "<end_of_turn>"),
+        ("<turn|>", "<|tool_response>", "<end_of_turn>"),
         bos="<bos>",
+    ),
+    "minimax": Tokens(
+        ("]!p~[", "]!d~[", "]~!b[", "]~b]", "[e~[", "]<]image[>[", "<code_interpreter>"),
+        ("<think>", "</think>", "<minimax:tool_call>", "</minimax:tool_call>"),
+        "[e~[",
     ),
     "gptoss": Tokens(
         (
@@ -130,11 +197,18 @@ FAMILIES: dict[str, Tokens] = {
 _BY_BEGINNING = {
     "qwen": "qwen",
     "glm": "glm",
+    "deepseek_dsml": "deepseek_dsml",
     "deepseek": "deepseek",
+    "kimi": "kimi",
+    "mistral": "mistral",
+    "llama4": "llama4",
     "llama": "llama",
+    "nemotron_v1": "llama",
+    "nemotron_v2": "nemotron_v2",
     "nemotron": "nemotron",
     "gemma": "gemma",
     "diffusion_gemma": "gemma",
+    "minimax": "minimax",
     "gptoss": "gptoss",
     "lfm": "lfm",
     "cohere": "cohere",
