@@ -9,16 +9,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from bridle.engines.base import Chunk, Engine, GenerateRequest
+from bridle.engines.base import CallRule, Chunk, Engine, GenerateRequest
 from bridle.engines.journal import Entry, read_journal
 from bridle.engines.script import Script
 from bridle.engines.scripted import CHUNK, ScriptedEngine
 from bridle.errors import EngineError
-from bridle.messages import ModelRequest, Thinking
+from bridle.messages import ModelRequest, Thinking, Tool
+from bridle.rendering.constrain import spell_calls
 from bridle.rendering.template import TemplateRenderer
 from bridle.tokens import Ids, concatenate
 
 LONG = "The function subtracts where it should add, and every test of addition fails for that reason. " * 4
+BASH = Tool(
+    "bash", parameters={"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
+)
 Ask = Callable[..., GenerateRequest]
 Make = Callable[..., ScriptedEngine]
 
@@ -332,6 +336,76 @@ async def test_a_script_that_does_not_fit_the_schema_asked_for_is_an_error(
 ) -> None:
     with pytest.raises(EngineError, match="asks for JSON of a schema, and the script says"):
         await collect(make(turn), asking_json(ask()))
+
+
+EDIT = Tool("edit", parameters={"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]})
+CALLS = {"calls": [{"tool": "edit", "arguments": {"path": "a"}}]}
+TWICE = {"calls": [*CALLS["calls"], *CALLS["calls"]]}
+RAW = '<tool_call>\n{"name": "edit", "arguments": {"path": "a"}}\n</tool_call>'
+
+
+@pytest.fixture
+def held(ask: Ask, renderer: TemplateRenderer) -> Callable[[int, int | None], GenerateRequest]:
+    """-> a request whose answer has so many calls of `edit`."""
+
+    def make(least: int, most: int | None) -> GenerateRequest:
+        request, spelling = ask(tools=(EDIT, BASH)), spell_calls(renderer.write, [EDIT])
+        assert spelling is not None
+        sampling = msgspec.structs.replace(request.sampling, calls=CallRule(spelling, least, most))
+        return msgspec.structs.replace(request, sampling=sampling)
+
+    return make
+
+
+Held = Callable[[int, int | None], GenerateRequest]
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "turn", "constrained"),
+    [
+        (1, None, CALLS, True),
+        (1, None, TWICE, True),
+        (1, 1, {"raw": RAW}, True),
+        (1, 1, {"text": "cut", "finish": "length"}, True),
+        (0, 0, {"text": "Done."}, True),
+        (0, 1, CALLS, True),
+        (0, 1, {"raw": f"I look.{RAW}"}, True),
+        (0, 1, {"text": "Done."}, False),
+        (0, None, TWICE, True),
+    ],
+)
+async def test_a_script_that_keeps_the_rule_of_calls_is_constrained_as_a_model_would_be(
+    make: Make, held: Held, least: int, most: int | None, turn: dict[str, Any], constrained: bool
+) -> None:
+    engine = make(turn)
+    assert engine.facts.holds_calls
+    assert {chunk.constrained for chunk in await collect(engine, held(least, most))} == {constrained}
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "turn", "complaint"),
+    [
+        (1, None, {"text": "Done."}, "asks for a call of edit, and the script says 'Done.'"),
+        (1, None, {"raw": "Done."}, "asks for a call of edit, and the script says 'Done.'"),
+        (1, None, {"calls": [{"shell": "ls"}]}, "takes calls of edit, and the script calls bash"),
+        (
+            1,
+            None,
+            {"calls": [{"tool": "edit"}]},
+            r"takes calls that fit their tool, and the script calls edit with \{\}: \$: path missing",
+        ),
+        (1, 1, TWICE, "takes one call at most, and the script says edit, edit"),
+        (0, 1, {"raw": f"{RAW}{RAW}"}, "takes one call at most, and the script says '<tool_call>"),
+        (0, 0, CALLS, "takes no call, and the script says edit"),
+        (0, 0, {"raw": RAW}, "takes no call, and the script says '<tool_call>"),
+        (0, None, {"calls": [{"shell": "ls"}]}, "takes calls of edit, and the script calls bash"),
+    ],
+)
+async def test_a_script_that_breaks_the_rule_of_calls_is_an_error_that_says_so(
+    make: Make, held: Held, least: int, most: int | None, turn: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(EngineError, match=f"the request {complaint}"):
+        await collect(make(turn), held(least, most))
 
 
 async def test_a_script_may_call_tools_where_a_schema_is_asked_for(make: Make, ask: Ask) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from bridle.engines.base import Chunk, GenerateRequest, Sampling
+from bridle.engines.base import CallRule, Chunk, GenerateRequest, Sampling
 from bridle.engines.grammar import Grammars
 from bridle.engines.journal import Entry, read_journal
 from bridle.engines.schema import misfit
@@ -20,6 +20,8 @@ from bridle.engines.scripted import Actor
 from bridle.engines.tiny_model import TinyModel, make_model
 from bridle.engines.transformers import Draw, LocalModel, TransformersEngine, narrow
 from bridle.errors import BadRequest, ConfigError, EngineError
+from bridle.messages import Tool
+from bridle.rendering.constrain import spell_calls
 from bridle.rendering.template import TemplateRenderer
 from bridle.tokens import Ids, concatenate, ids_of
 
@@ -231,7 +233,7 @@ async def test_a_schema_holds_for_what_comes_behind_the_reasoning_that_the_promp
     end = renderer.vocabulary.controls["</think>"]
     grammars = Grammars(renderer.vocabulary, renderer.stop_ids)
     request = ask()
-    draw = Draw(model, request.ids, request.sampling, 1, grammars.start(SCHEMA, end))
+    draw = Draw(model, request.ids, request.sampling, 1, grammars.schema(SCHEMA, end))
     thought = [draw.step(None)[0] for _ in range(6)]
     draw.step(end)
     said = []
@@ -263,6 +265,111 @@ async def test_a_schema_that_cannot_be_held_to_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(BadRequest, match=r"response_format: .*(uniqueItems|nowhere|Invalid type: text)"):
         await collect(engine, with_sampling(ask(), schema=schema))
+
+
+READ = Tool(
+    "read",
+    parameters={
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "maxLength": 6},
+            "line": {"type": "integer", "minimum": 0, "maximum": 99},
+        },
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+)
+
+
+def held_to(renderer: TemplateRenderer, least: int, most: int | None, *tools: Tool) -> CallRule:
+    spelling = spell_calls(renderer.write, tools or (READ,))
+    assert spelling is not None
+    return CallRule(spelling, least, most)
+
+
+@pytest.mark.parametrize("most", [None, 1])
+async def test_an_answer_that_needs_a_call_is_calls_that_fit_and_ends_by_itself(
+    engine: TransformersEngine, model: LocalModel, ask: Ask, renderer: TemplateRenderer, most: int | None
+) -> None:
+    counts = {0}
+    for number in range(4 if most else 60):
+        if not most and max(counts) > 1:
+            break
+        rule = held_to(renderer, 1, most)
+        request = with_sampling(ask(f"r{number}", max_tokens=2000, temperature=0.8), calls=rule)
+        ids, logprobs, chunks = await collect(engine, request)
+        assert (chunks[-1].finish, int(ids[-1]) in renderer.stop_ids) == ("stop", True)
+        parser = renderer.parser(False, (READ,))
+        parser.feed(ids.tolist())
+        message, _ = parser.finish()
+        assert message.parts == message.calls
+        assert {(call.name, call.status, misfit(call.arguments, READ.parameters)) for call in message.calls} == {
+            ("read", "ok", "")
+        }
+        assert all(chunk.constrained for chunk in chunks)
+        assert np.abs(logprobs - rescored(model, request.ids, ids, 0.8)).max() < 1e-4
+        counts.add(len(message.calls))
+    assert counts == {0, 1} if most else max(counts) > 1
+
+
+async def test_an_answer_that_may_not_call_never_draws_what_begins_a_call(
+    engine: TransformersEngine, model: LocalModel, ask: Ask, renderer: TemplateRenderer
+) -> None:
+    request = ask(max_tokens=40, seed=4)
+    free, _, _ = await collect(engine, request)
+    begins = int(free[7])
+    rule = held_to(renderer, 0, 0)
+    rule = msgspec.structs.replace(rule, spelling=msgspec.structs.replace(rule.spelling, mark=begins))
+    ids, logprobs, chunks = await collect(engine, with_sampling(request, calls=rule))
+    before = free.tolist().index(begins)
+    assert ids.tolist()[:before] == free.tolist()[:before]
+    assert begins not in ids
+    assert all(chunk.constrained for chunk in chunks)
+    assert np.abs(logprobs - rescored(model, request.ids, ids)).max() < 1e-4
+
+
+async def test_an_answer_that_may_call_once_is_drawn_freely_until_it_calls(
+    model: LocalModel, engine: TransformersEngine, ask: Ask, renderer: TemplateRenderer
+) -> None:
+    request = ask(max_tokens=30, seed=4)
+    free, _, _ = await collect(engine, request)
+    rule = held_to(renderer, 0, 1)
+    ids, _, chunks = await collect(engine, with_sampling(request, calls=rule))
+    assert ids.tolist() == free.tolist()
+    assert not any(chunk.constrained for chunk in chunks)
+
+    held = Grammars(renderer.vocabulary, renderer.stop_ids).calls(rule, request)
+    draw = Draw(model, request.ids, request.sampling, 1, held)
+    said = [draw.step(None)[0] for _ in range(5)]
+    assert not draw.constrained
+    said.append(draw.step(renderer.vocabulary.controls["<tool_call>"])[0])
+    while said[-1] not in renderer.stop_ids:
+        said.append(draw.step(None)[0])
+    assert draw.constrained
+    parser = renderer.parser(False, (READ,))
+    parser.feed(said)
+    message, _ = parser.finish()
+    assert [(call.name, call.status) for call in message.calls] == [("read", "ok")]
+
+
+async def test_a_script_that_calls_as_asked_is_forced_and_constrained(
+    model_directory: Path, act: Act, ask: Ask, renderer: TemplateRenderer
+) -> None:
+    turn = {"calls": [{"tool": "read", "arguments": {"path": "a.py"}}]}
+    actor = act(msgspec.convert({"threads": [{"turns": [turn]}]}, Script))
+    async with TransformersEngine(model_directory, actor=actor) as engine:
+        request = with_sampling(ask(tools=(READ,)), calls=held_to(renderer, 1, 1))
+        assert {chunk.constrained for chunk in (await collect(engine, request))[2]} == {True}
+        with pytest.raises(EngineError, match="takes no call, and the script says read"):
+            await collect(engine, with_sampling(request, calls=held_to(renderer, 0, 0)))
+
+
+async def test_calls_that_cannot_be_held_to_their_schema_are_refused_with_the_reason(
+    engine: TransformersEngine, ask: Ask, renderer: TemplateRenderer
+) -> None:
+    rule = held_to(renderer, 1, None, Tool("read", parameters={"$ref": "#/nowhere"}))
+    with pytest.raises(BadRequest, match="tools: .*nowhere"):
+        await collect(engine, with_sampling(ask(), calls=rule))
 
 
 async def test_an_id_the_model_does_not_hold_is_an_engine_error(engine: TransformersEngine) -> None:

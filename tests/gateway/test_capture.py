@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import orjson
 import pytest
 import zstandard
 from click.testing import CliRunner
+from google import genai
 from hypothesis import given, settings, strategies as st
+from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 
 from bridle.cli.show import command
@@ -18,7 +21,9 @@ from bridle.engines.script import ScriptTurn
 from bridle.errors import LogCorrupt
 from bridle.gateway.asgi import Connection
 from bridle.gateway.capture import Capture, Wire, read_capture
+from bridle.gateway.client import OpenedSession
 from bridle.gateway.keys import without_key
+from bridle.testing.answers import events
 from bridle.testing.exchange import exchange, raw
 from bridle.testing.ground import Ground, shell
 
@@ -62,6 +67,59 @@ async def test_the_bytes_kept_are_the_bytes_sent(grounds) -> None:  # type: igno
     assert (call.request, call.reply) == (body, answer)
     assert call.at > 1e9
     assert 0 < call.seconds < 20
+
+
+async def test_responses_and_their_streams_are_kept_as_they_went_over_the_wire(grounds, stream: bool) -> None:  # type: ignore[no-untyped-def]
+    async with grounds(ScriptTurn(text="Short.", thinking="Hm."), samples=1) as g:
+        session = await g.open(capture="raw")
+        async with AsyncOpenAI(api_key=session.key, base_url=session.base_urls["openai"]) as sdk:
+            asked: Any = {"model": session.model, "input": "Go.", "metadata": {"a": "b"}}
+            if stream:
+                got = [event.to_dict() async for event in await sdk.responses.create(**asked, stream=True)]
+            else:
+                got = [(await sdk.responses.create(**asked)).to_dict()]
+        await g.checked()
+        (call,) = kept(g)
+    assert (call.method, call.target, call.status, call.complete) == ("POST", "/v1/responses", 200, True)
+    assert orjson.loads(call.request) == asked | ({"stream": True} if stream else {})
+    told = events(call.reply) if stream else [orjson.loads(call.reply)]
+    assert told == got
+    assert session.key not in str(call)
+
+
+async def test_gemini_calls_are_kept_as_they_went_over_the_wire(grounds, stream: bool) -> None:  # type: ignore[no-untyped-def]
+    def ask(session: OpenedSession) -> list[str]:
+        options = genai.types.HttpOptions(base_url=session.base_urls["gemini"])
+        with genai.Client(api_key=session.key, http_options=options) as sdk:
+            asked: Any = {"model": session.model, "contents": "Go."}
+            whole = sdk.models.generate_content_stream(**asked) if stream else [sdk.models.generate_content(**asked)]
+            return [answer.text or "" for answer in whole]
+
+    async with grounds(ScriptTurn(text="Short.", thinking="Hm."), samples=1) as g:
+        session = await g.open(capture="raw")
+        said = await asyncio.to_thread(ask, session)
+        await g.checked()
+        (call,) = kept(g)
+    method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    assert (call.method, call.status, call.complete) == ("POST", 200, True)
+    assert call.target.endswith(f"/models/bridle:{method}")
+    assert orjson.loads(call.request)["contents"][0]["parts"] == [{"text": "Go."}]
+    told = events(call.reply) if stream else [orjson.loads(call.reply)]
+    texts = [part["text"] for chunk in told for part in chunk["candidates"][0]["content"]["parts"]]
+    assert "".join(texts) == "".join(said) == "Short."
+    assert call.reply_headers["content-type"].startswith("text/event-stream" if stream else "application/json")
+    assert session.key not in str(call)
+
+
+async def test_a_streamed_json_array_is_kept_as_it_was_sent(grounds) -> None:  # type: ignore[no-untyped-def]
+    async with grounds(SHORT) as g:
+        session = await g.open(capture="raw")
+        path = "/v1beta/models/bridle:streamGenerateContent"
+        await exchange(g.gateway.url, path, session.key, CONTENTS)
+        await g.checked()
+        (call,) = kept(g)
+    assert call.target == path
+    assert isinstance(orjson.loads(call.reply), list)
 
 
 async def test_each_frame_of_a_websocket_is_kept_as_a_call(grounds) -> None:  # type: ignore[no-untyped-def]

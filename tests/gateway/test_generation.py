@@ -7,6 +7,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import openai
 import orjson
 import pytest
@@ -15,14 +17,17 @@ from bridle.engines.base import Chunk, EngineFacts, GenerateRequest
 from bridle.engines.script import Script, ScriptTurn, Thread
 from bridle.engines.scripted import ScriptedEngine
 from bridle.errors import BridleError, EngineError, EngineUnfit
+from bridle.extras import Extras, PerId
 from bridle.gateway.app import retry_headers
 from bridle.gateway.client import GatewayClient
 from bridle.gateway.server import GatewayConfig, serve
 from bridle.gateway.turn import Answered
 from bridle.rendering.template import TemplateRenderer
+from bridle.samples.sample import Sample
 from bridle.sessions.records import SessionOptions
 from bridle.testing.exchange import exchange
 from bridle.testing.ground import ground, shell
+from bridle.tokens import EMPTY, Ids, ids_of
 
 PATHS = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}
 LONG = ScriptTurn(text="One word after the other, " * 10)
@@ -53,6 +58,29 @@ class Failing(ScriptedEngine):
                 left -= 1
                 if failing and not left:
                     raise EngineError("the engine went away")
+
+
+def said_of(ids: Ids) -> Extras:
+    """Numbers that tell which id they are of."""
+    counts = ids % 3
+    kept = np.concatenate([EMPTY, *(np.full(count, id) for count, id in zip(counts, ids, strict=True))])
+    experts = np.stack([ids % 8, ids % 5], axis=1).ravel()
+    reference = (-(ids % 97) / 128).astype(np.float32)
+    return Extras(PerId(np.full_like(ids, 2), experts), PerId(counts, kept.astype(np.int32)), reference)
+
+
+def extras_of(sample: Sample) -> list[Any]:
+    fields = sample.to_dict()
+    return [fields[name] for name in ("routed_experts", "kept_tokens", "reference_logprobs")]
+
+
+class Talkative(ScriptedEngine):
+    """Says more of each id."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[Chunk, None]:
+        async with aclosing(super().generate(request)) as chunks:
+            async for chunk in chunks:
+                yield msgspec.structs.replace(chunk, extras=said_of(chunk.ids))
 
 
 def failing(renderer: TemplateRenderer, directory: Path, turn: ScriptTurn, engine_retries: int = 0, **how: int) -> Any:
@@ -237,6 +265,15 @@ ILL_FORMED = {
     "arguments nested deep": f'<tool_call>\n{{"name": "bash", "arguments": {{"a": {DEEP}}}}}\n</tool_call>',
     "nothing": "",
 }
+STATUSES = {
+    "arguments that break off": ("invalid_json",),
+    "arguments that are no object": ("malformed",),
+    "a call that is not closed": ("unclosed",),
+    "an unknown tool": ("unknown_tool",),
+    "no arguments": ("malformed",),
+    "no call at all": ("missing_name",),
+    "arguments nested deep": ("invalid_json",),
+}
 
 
 @pytest.mark.parametrize("name", ILL_FORMED)
@@ -254,12 +291,46 @@ async def test_an_ill_formed_reply_reaches_the_agent_and_its_echo_is_the_draw(  
             agent.tell("Go on.")
         await agent.ask()
         report = await g.checked()
+        marked = [[turn.ill_formed for turn in g.turns], [sample.ill_formed for sample in g.samples]]
+        g.recover()
+    assert marked == [[STATUSES.get(name, ()), ()], [("s-0",) if name in STATUSES else ()]]
+    assert [turn.ill_formed for turn in g.turns] == marked[0], "the log holds it too"
+    assert g.fidelity.totals.ill_formed == (name in STATUSES)
     assert report.kept_percent == 100.0
     assert g.fidelity.totals.forks == 0
     if protocol == "anthropic" and name == "arguments nested deep":
         assert orjson.loads(answer.calls[0][2])["INVALID_JSON"].startswith('{"a": [[[')
     if protocol == "anthropic" and name == "arguments that break off":
         assert orjson.loads(answer.calls[0][2]) == {"INVALID_JSON": '{"command": "l'}
+
+
+async def test_what_an_engine_says_of_each_id_is_carried_to_its_place_in_the_sample(  # type: ignore[no-untyped-def]
+    renderer: TemplateRenderer, tmp_path: Path, agents
+) -> None:
+    script = Script((Thread((shell("ls"), SHORT)),), resegment=0.4)
+    engine = Talkative(script, renderer.vocabulary, renderer.write, tmp_path / "journal.jsonl", score="fake")
+    async with ground(tmp_path, renderer, script, engine) as g:
+        await agents("openai", await g.open()).work("Go.")
+        await g.checked()
+        served = [extras_of(sample) for sample in g.samples]
+        g.recover()
+    assert [extras_of(sample) for sample in g.samples] == served, "the log holds it too"
+    (sample,) = g.samples
+    drawn = sample.loss_mask.astype(bool)
+    truly = said_of(np.where(drawn, sample.tokens, 0).astype(np.int32))
+    assert sample.reference_logprobs is not None
+    assert sample.routed_experts is not None
+    assert sample.kept_tokens is not None
+    assert np.array_equal(sample.reference_logprobs, truly.reference_logprobs)
+    assert np.array_equal(sample.routed_experts.counts, 2 * drawn)
+    assert sample.routed_experts.values.tolist() == said_of(sample.tokens[drawn]).routed_experts.values.tolist()
+    assert np.array_equal(sample.kept_tokens.counts, np.where(drawn, sample.tokens % 3, 0))
+    assert sample.kept_tokens.values.tolist() == truly.kept_tokens.values.tolist()
+
+
+def test_extras_of_another_number_of_ids_are_no_chunk() -> None:
+    with pytest.raises(ValueError, match="2 ids has extras of another number"):
+        Chunk(ids_of([1, 2]), None, extras=said_of(ids_of([1])))
 
 
 async def test_who_looks_on_gets_every_recorded_turn_and_its_failures_change_nothing(  # type: ignore[no-untyped-def]

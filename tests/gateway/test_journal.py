@@ -9,9 +9,10 @@ import random
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import orjson
 import pytest
@@ -25,12 +26,12 @@ from bridle.samples.check import check, render
 from bridle.samples.linearize import document
 from bridle.sessions.codec import decode
 from bridle.sessions.records import Delivery, Finished, SessionOptions, Started
+from bridle.testing.answers import CLIENTS
 from bridle.testing.exchange import raw
 from bridle.testing.ground import lay_down, linearize_log, read_log
 
 KILLS = 6
-SESSIONS = 3
-CALL_IDS = re.compile(rb'"id":"(call[0-9a-f]{20})"')
+CALL_IDS = re.compile(rb'"(?:id|call_id)":"(call[0-9a-f]{20})"')
 
 
 def test_a_session_log_is_never_opened_twice(tmp_path: Path) -> None:
@@ -122,26 +123,84 @@ async def served(directory: Path, model: Path) -> AsyncIterator[tuple[asyncio.su
         await process.wait()
 
 
-async def streaming_agent(url: str, session: OpenedSession, seen: dict[str, list[bytes]]) -> None:
+SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
+FUNCTION = {"name": "bash", "description": "run", "parameters": SCHEMA}
+GO = [{"role": "user", "content": "Go."}]
+
+
+class Speaker(NamedTuple):
+    """How an agent of a protocol asks, which events close an answer, and how it answers a call."""
+
+    path: str
+    body: dict[str, Any]
+    end: bytes
+    result: Callable[[str], dict[str, Any]]
+
+
+SPEAKERS = {
+    "anthropic": Speaker(
+        "/v1/messages",
+        {
+            "model": "bridle",
+            "max_tokens": 4096,
+            "stream": True,
+            "messages": GO,
+            "tools": [{"name": "bash", "input_schema": SCHEMA}],
+        },
+        b"message_stop",
+        lambda id: {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": "ok"}]},
+    ),
+    "openai_chat": Speaker(
+        "/v1/chat/completions",
+        {"model": "bridle", "stream": True, "messages": GO, "tools": [{"type": "function", "function": FUNCTION}]},
+        b"[DONE]",
+        lambda id: {"role": "tool", "tool_call_id": id, "content": "ok"},
+    ),
+    "openai_responses": Speaker(
+        "/v1/responses",
+        {"model": "bridle", "stream": True, "input": GO, "tools": [{"type": "function", **FUNCTION}]},
+        b"response.completed",
+        lambda id: {"type": "function_call_output", "call_id": id, "output": "ok"},
+    ),
+    "gemini": Speaker(
+        "/v1beta/models/bridle:streamGenerateContent?alt=sse",
+        {
+            "contents": [{"role": "user", "parts": [{"text": "Go."}]}],
+            "tools": [{"functionDeclarations": [{"name": "bash", "parametersJsonSchema": SCHEMA}]}],
+        },
+        b"finishReason",
+        lambda id: {
+            "role": "user",
+            "parts": [{"functionResponse": {"id": id, "name": "bash", "response": {"output": "ok"}}}],
+        },
+    ),
+}
+
+
+async def streaming_agent(url: str, session: OpenedSession, protocol: str, seen: dict[str, list[bytes]]) -> None:
     """Works until the gateway is gone; `seen` gets the calls of every turn whose call events arrived."""
-    messages: list[dict[str, object]] = [{"role": "user", "content": "Go."}]
-    schema = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
-    tools = [{"name": "bash", "input_schema": schema}]
+    path, body, end, result = SPEAKERS[protocol]
+    heard, key, _ = CLIENTS[protocol]
     while True:
-        body = {"model": session.model, "max_tokens": 4096, "stream": True, "messages": messages, "tools": tools}
-        async with raw(url, "/v1/messages", session.key, body) as http:
-            answer = b""
+        async with raw(url, path, session.key, body) as http:
+            answer, calls = b"", []
             while piece := await http.reader.read(65536):
                 answer += piece
                 calls = CALL_IDS.findall(answer)
-                seen.setdefault(session.id, []).extend(call for call in calls if call not in seen[session.id])
-            if b"message_stop" not in answer:
-                return
-        used = [{"type": "tool_use", "id": c.decode(), "name": "bash", "input": {"command": "x"}} for c in calls]
-        results = [{"type": "tool_result", "tool_use_id": c.decode(), "content": "ok"} for c in calls]
-        text = "".join(orjson.loads(t) for t in re.findall(rb'"text_delta","text":("(?:[^"\\]|\\.)*")', answer))
-        messages += [{"role": "assistant", "content": [{"type": "text", "text": text}, *used]}]
-        messages += [{"role": "user", "content": results}]
+                seen[session.id].extend(call for call in calls if call not in seen[session.id])
+        if end not in answer:
+            return
+        results = [result(call.decode()) for call in dict.fromkeys(calls)]
+        body = {**body, key: [*body[key], *heard(unchunked(answer)), *results]}
+
+
+def unchunked(answer: bytes) -> bytes:
+    """The body of a whole HTTP answer that came in chunks."""
+    body, rest = b"", answer.partition(b"\r\n\r\n")[2]
+    while size := int(rest.partition(b"\r\n")[0], 16):
+        rest = rest.partition(b"\r\n")[2]
+        body, rest = body + rest[:size], rest[size + 2 :]
+    return body
 
 
 @pytest.mark.slow
@@ -149,24 +208,26 @@ async def streaming_agent(url: str, session: OpenedSession, seen: dict[str, list
 async def test_after_a_kill_everything_a_client_saw_is_recorded(
     renderer_directory: Path, tmp_path: Path, number: int
 ) -> None:
-    seen: dict[str, list[bytes]] = {}
+    """One agent of each protocol works at once."""
     async with served(tmp_path, renderer_directory) as (process, url):
         async with GatewayClient(url, "control") as client:
-            sessions = [await client.open(f"s{n}", SessionOptions()) for n in range(SESSIONS)]
-        for session in sessions:
-            seen[session.id] = []
-        agents = [asyncio.create_task(streaming_agent(url, session, seen)) for session in sessions]
-        await asyncio.sleep(0.3 + random.Random(number).random() * 0.7)
+            sessions = {protocol: await client.open(protocol, SessionOptions()) for protocol in SPEAKERS}
+        seen: dict[str, list[bytes]] = {session.id: [] for session in sessions.values()}
+        agents = [
+            asyncio.create_task(streaming_agent(url, session, protocol, seen)) for protocol, session in sessions.items()
+        ]
+        await asyncio.sleep(0.4 + random.Random(number).random() * 0.8)
+        assert not any(agent.done() for agent in agents), "they work until the gateway is gone"
         process.send_signal(signal.SIGKILL)
         await asyncio.gather(*agents, return_exceptions=True)
     started: set[str] = set()
-    for session in sessions:
-        records = read_log(tmp_path, session.id)
+    for id in seen:
+        records = read_log(tmp_path, id)
         started |= {record.id for record in records if isinstance(record, Started)}
         finished = {c.id.encode() for r in records if isinstance(r, Finished) for c in r.message.calls}
-        assert seen[session.id], "the agents worked"
-        assert set(seen[session.id]) <= finished
-        lay_down(tmp_path, session.id, document(linearize_log(tmp_path, session.id)))
+        assert seen[id], "the agents worked"
+        assert set(seen[id]) <= finished
+        lay_down(tmp_path, id, document(linearize_log(tmp_path, id)))
     assert set(rids(tmp_path)) <= started, "a turn is in the log before the engine speaks"
     report = check(tmp_path)
     assert report.ok, render(report)

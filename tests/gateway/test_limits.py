@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -15,14 +16,14 @@ LIMITS = {
     "turns": Limits(turns=1),
     "sampled_tokens": Limits(sampled_tokens=1),
     "total_tokens": Limits(total_tokens=10),
-    "wall_s": Limits(wall_s=0.2),
+    "wall_s": Limits(wall_s=1.5),
     "context_tokens": Limits(context_tokens=60),
 }
 SAID = {
     "turns": "has used its 1 turns",
     "sampled_tokens": "has used its 1 sampled tokens",
     "total_tokens": "has used its 10 tokens of prompts and answers",
-    "wall_s": "has used its 0.2 s",
+    "wall_s": "has used its 1.5 s",
     "context_tokens": "prompt is too long|maximum context length|exceeds the maximum number of tokens|context window",
 }
 LONG = "word " * 100
@@ -33,7 +34,7 @@ async def test_a_limit_ends_every_official_client_with_one_refusal_that_is_recor
     async with grounds(SHORT, samples=1) as g:
         session = await g.open(limits=LIMITS[limit])
         assert await say(session, "Go.") == "Short."
-        await asyncio.sleep(0.2 if limit == "wall_s" else 0)
+        await asyncio.sleep(1.5 if limit == "wall_s" else 0)
         with pytest.raises(Exception, match=SAID[limit]) as refused:
             await say(session, LONG if limit == "context_tokens" else "Go on.")
         code = vars(refused.value).get("status_code") or vars(refused.value).get("code")
@@ -94,3 +95,34 @@ async def test_siblings_are_admitted_together_or_not_at_all(grounds) -> None:  #
         await g.checked()
     assert statuses == [200, 403]
     assert len(g.turns) == 2
+
+
+SAYING: list[dict[str, str]] = [{"role": "user", "content": LONG}]
+TOO_LONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "anthropic": ("/v1/messages", {"max_tokens": 99, "messages": SAYING}, "prompt is too long: "),
+    "openai_chat": ("/v1/chat/completions", {"messages": SAYING}, "context_length_exceeded"),
+    "openai_responses": ("/v1/responses", {"input": SAYING}, "context_length_exceeded"),
+    "gemini": (
+        "/v1beta/models/bridle:streamGenerateContent?alt=sse",
+        {"contents": [{"parts": [{"text": LONG}]}]},
+        "The input token count (",
+    ),
+}
+"""Protocol -> path, body, the words of its refusal."""
+
+
+@pytest.mark.parametrize("limits", [Limits(context_tokens=60), Limits()], ids=["the session's", "the engine's"])
+@pytest.mark.parametrize("protocol", TOO_LONG)
+async def test_a_stream_with_too_long_a_prompt_is_refused_before_its_first_byte(  # type: ignore[no-untyped-def]
+    grounds, protocol: str, limits: Limits
+) -> None:
+    """After an early 200 no client looks for these words."""
+    path, body, words = TOO_LONG[protocol]
+    async with grounds(SHORT, context_length=9999 if limits.context_tokens else 60) as g:
+        session = await g.open(limits=limits)
+        status, answer = await exchange(g.gateway.url, path, session.key, {"model": "bridle", "stream": True, **body})
+        await g.finish()
+    assert status == 400
+    assert words in answer.decode()
+    assert b"data: " not in answer
+    assert (g.turns, g.journal()) == ((), [])

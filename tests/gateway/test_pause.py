@@ -99,6 +99,9 @@ async def test_past_the_longest_hold_a_call_is_told_to_come_back(grounds, protoc
     assert f" {status} ".encode() in answer.splitlines()[0]
     assert b"retry-after: 1" in answer
     assert ("overloaded_error" in answer.decode()) == (protocol == "anthropic")
+    told = orjson.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    if protocol == "gemini":
+        assert (told["code"], told["status"]) == (503, "UNAVAILABLE"), "the body says what the status line says"
     assert [turn.reason for turn in g.turns] == ["undelivered"]
 
 

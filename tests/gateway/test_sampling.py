@@ -70,10 +70,10 @@ async def test_the_trainers_sampling_holds_and_the_clients_wishes_are_recorded(g
     async with grounds(SHORT) as g:
         agent = agents("openai", await g.open())
         agent.tell("Go.")
-        await agent.ask(temperature=0.2, top_p=0.5, seed=3, tool_choice="none", parallel_tool_calls=False)
+        await agent.ask(temperature=0.2, top_p=0.5, seed=3, parallel_tool_calls=False)
         await g.checked()
     (note,) = [note for turn in g.turns for note in turn.notes]
-    wished = {"temperature": 0.2, "top_p": 0.5, "seed": 3, "tool_choice": "none", "parallel_calls": False}
+    wished = {"temperature": 0.2, "top_p": 0.5, "seed": 3, "parallel_calls": False}
     assert (note.what, orjson.loads(note.detail)) == ("wishes_overridden", wished)
     assert g.turns[0].distribution == Distribution()
 

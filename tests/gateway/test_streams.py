@@ -102,19 +102,42 @@ async def test_an_engine_killed_in_mid_stream_is_an_error_event_and_no_end(
     assert report.untrained == {"undelivered": 16}
 
 
-@pytest.mark.parametrize("protocol", ["openai_chat"])
-async def test_a_gateway_that_stops_breaks_its_streams_off(grounds, protocol: str) -> None:  # type: ignore[no-untyped-def]
-    """The last chunk of an HTTP answer must not come, or a client takes the answer for whole."""
-    path, body, _, end = CALLS[protocol]
-    async with grounds(ScriptTurn(text=SLOW.text, delay_s=2.0)) as g:
+@pytest.mark.parametrize("delay_s", [0.05, 2.0], ids=["speaking", "silent"])
+@pytest.mark.parametrize("protocol", CALLS)
+async def test_a_gateway_that_stops_ends_its_streams_with_their_protocols_error(  # type: ignore[no-untyped-def]
+    grounds, protocol: str, delay_s: float
+) -> None:
+    """A stream without it is taken for whole by some clients, a connection that breaks for the end of all by others."""
+    path, body, error, end = CALLS[protocol]
+    async with grounds(ScriptTurn(text=SLOW.text * 20, delay_s=delay_s)) as g:
         session = await g.open()
         http = raw(g.gateway.url, path, session.key, body)
         exchange = await http.__aenter__()
-        await exchange.until(b"\r\n\r\n")
+        assert b" 200 " in await exchange.until(b"\r\n")
+        await exchange.until(b"One word")
     rest = await exchange.rest()
     await http.__aexit__(None, None, None)
     assert end not in rest
-    assert not rest.endswith(b"0\r\n\r\n")
+    assert error in rest
+    assert b"the gateway is being stopped; ask again" in rest
+
+
+@pytest.mark.parametrize("protocol", CALLS)
+async def test_a_gateway_that_stops_answers_the_calls_it_has_not_answered_yet(grounds, protocol: str) -> None:  # type: ignore[no-untyped-def]
+    path, body, _, _ = CALLS[protocol]
+    path = path.replace("streamGenerateContent?alt=sse", "generateContent")
+    body = {key: value for key, value in body.items() if key != "stream"}
+    async with grounds(ScriptTurn(text=SLOW.text, delay_s=4.0)) as g:
+        session = await g.open()
+        http = raw(g.gateway.url, path, session.key, body)
+        exchange = await http.__aenter__()
+        while not g.live().running:
+            await asyncio.sleep(0.01)
+    head, _, answer = (await exchange.rest()).partition(b"\r\n\r\n")
+    await http.__aexit__(None, None, None)
+    assert b" 503 " in head.splitlines()[0]
+    assert b"retry-after: 1" in head
+    assert "the gateway is being stopped; ask again" in str(orjson.loads(answer)["error"]["message"])
 
 
 @pytest.mark.parametrize("protocol", CALLS)
@@ -207,7 +230,7 @@ async def test_a_finished_session_is_let_go_and_finished_again_from_its_log(grou
         gc.collect()
         assert tree() is None
         assert await g.client.finish("s", "finished", {}) == first
-        other = await g.client.finish("s", "finished", {"train": ["subagent"]})
+        other = await g.client.finish("s", "finished", {"kinds": {"main": "context"}})
         assert other["fidelity"]["totals"]["trained"] == 0, "another question gets another answer"
         assert await g.client.show("s") == {
             "id": "s",

@@ -138,9 +138,10 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def canned(server: Server) -> Canned:
+def canned(server: Server) -> Iterator[Canned]:
     server.canned = Canned()
-    return server.canned
+    yield server.canned
+    server.canned = Canned()
 
 
 @pytest.fixture(scope="session")

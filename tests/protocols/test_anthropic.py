@@ -555,16 +555,10 @@ def test_sampling_wishes_are_recorded() -> None:
             "top_p": 0.9,
             "top_k": 40,
             "stop_sequences": ["END"],
-            "tool_choice": {"type": "tool", "name": "read"},
         }
     ).wishes
     assert (wishes.max_tokens, wishes.temperature, wishes.top_p, wishes.top_k) == (100, 0.5, 0.9, 40)
-    assert (wishes.stop, wishes.tool_choice) == (("END",), "read")
-
-
-@pytest.mark.parametrize(("choice", "wish"), [("auto", "auto"), ("any", "required"), ("none", "none")])
-def test_tool_choices_have_one_name_in_all_protocols(choice: str, wish: str) -> None:
-    assert parsed({**ASK, "tool_choice": {"type": choice}}).wishes.tool_choice == wish
+    assert wishes.stop == ("END",)
 
 
 @pytest.mark.parametrize(("apart", "wish"), [(True, False), (False, True), (None, None)])

@@ -23,6 +23,7 @@ from bridle.errors import (
     InfrastructureError,
     LimitReached,
     NotFound,
+    Paused,
     PromptTooLong,
 )
 from bridle.messages import (
@@ -404,6 +405,11 @@ def test_refusals_raise_the_sdks_own_error(
     assert canned.hits == 1
 
 
+def test_a_pause_is_told_as_the_status_google_knows() -> None:
+    told = json.loads(Gemini().error(Paused("no")))["error"]
+    assert (told["code"], told["status"], told["message"]) == (503, "UNAVAILABLE", "no")
+
+
 def test_an_overlong_prompt_is_told_in_googles_words() -> None:
     told = json.loads(Gemini().error(PromptTooLong(5000, 4096)))["error"]
     assert told["message"] == "The input token count (5000) exceeds the maximum number of tokens allowed (4096)."
@@ -738,24 +744,6 @@ def test_googles_schema_becomes_json_schema() -> None:
         },
         "required": ["type"],
     }
-
-
-@pytest.mark.parametrize(
-    ("config", "wish"),
-    [
-        ({}, "auto"),
-        ({"mode": "AUTO"}, "auto"),
-        ({"mode": "VALIDATED"}, "auto"),
-        ({"mode": "NONE"}, "none"),
-        ({"mode": "ANY"}, "required"),
-        ({"mode": "ANY", "allowedFunctionNames": ["read"]}, "read"),
-        ({"mode": "ANY", "allowedFunctionNames": ["read", "list"]}, "required"),
-    ],
-)
-def test_tool_choices_have_one_name_in_all_protocols(config: Any, wish: str) -> None:
-    request = parsed({**ASK, "toolConfig": {"functionCallingConfig": config}})
-    assert request.wishes.tool_choice == wish
-    assert len(request.notes) == (len(config.get("allowedFunctionNames", [])) == 2)
 
 
 def test_the_sdks_wishes_are_recorded(gemini: genai.Client, canned: Any) -> None:

@@ -441,21 +441,6 @@ def test_sampling_wishes_are_recorded() -> None:
     assert parsed({**ASK, "stop": "A", "max_tokens": 60, "seed": None, "tools": None}).wishes.stop == ("A",)
 
 
-@pytest.mark.parametrize(
-    ("choice", "wish"),
-    [
-        (None, "auto"),
-        ("auto", "auto"),
-        ("none", "none"),
-        ("required", "required"),
-        ({"type": "function", "function": {"name": "read"}}, "read"),
-        ({"type": "custom", "custom": {"name": "patch"}}, "patch"),
-    ],
-)
-def test_tool_choices_have_one_name_in_all_protocols(choice: Any, wish: str) -> None:
-    assert parsed({**ASK, "tool_choice": choice}).wishes.tool_choice == wish
-
-
 def test_a_response_format_is_a_response_schema() -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "title", "schema": {"type": "object", "title": "T"}}}
     assert parsed({**ASK, "response_format": schema}).response_schema == {"type": "object", "title": "T"}
@@ -505,12 +490,6 @@ def test_a_file_is_a_document_and_one_of_plain_text_a_text() -> None:
     assert shown(file_data="data:text/plain;charset=utf-8;base64,aGk=", filename="a.txt") == (Text("a.txt\n\nhi"),)
     assert shown(file_data="data:text/plain;base64,") == ()
     assert shown(file_data="data:text/plain;base64,/w==") == (Document("text/plain", "/w=="),)
-
-
-def test_allowed_tools_leave_every_tool_offered_with_a_note() -> None:
-    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "read"}}]}
-    request = parsed({**ASK, "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}})
-    assert (request.wishes.tool_choice, [note.what for note in request.notes]) == ("required", ["allowed_tools"])
 
 
 def test_wishes_that_nothing_follows_are_noted() -> None:

@@ -23,6 +23,7 @@ from bridle.errors import (
 from bridle.messages import (
     FinishReason,
     Image,
+    KindRule,
     Message,
     ModelRequest,
     Note,
@@ -34,6 +35,7 @@ from bridle.messages import (
     Tool,
     ToolCall,
     Usage,
+    kind_of,
 )
 from bridle.protocols.arguments import FREEFORM
 from bridle.protocols.openai_responses import LOCAL_SHELL, OpenAIResponses
@@ -497,8 +499,14 @@ def message_of(content: Any) -> dict[str, Any]:
         ({"model": "m", "input": [{"content": "x"}]}, "input[0]: role: required, but missing"),
         ({"model": "m", "input": [{"type": "function_call"}]}, "input[0]: call_id: required, but missing"),
         ({"model": "m", "input": [{"type": "function_call_output", "output": ""}]}, "input[0].call_id: required"),
-        ({"model": "m", "input": [{"type": "item_reference", "id": "msg_1"}]}, "items are not kept by their ids"),
-        ({"model": "m", "input": [{"type": "compaction_trigger"}]}, "input[0]: a summary that the provider keeps"),
+        ({"model": "m", "input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]: no item 'msg_1' in what was"),
+        ({"model": "m", "input": [{"type": "item_reference", "id": "cmp_a_0"}]}, "input[0]: no item 'cmp_a_0' in what"),
+        ({"model": "m", "input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0]: no item 'x' in what"),
+        (
+            {"model": "m", "input": [{"type": "compaction_trigger"}, {"role": "user", "content": "x"}]},
+            "input[0]: compaction_trigger asks to summarize what stands before it, so it must be the last item",
+        ),
+        ({"model": "m", "input": [{"type": "compaction_trigger"}]}, "input: required, but missing or empty"),
         (message_of([{"type": "input_audio"}]), "input[0]: content[0].type: invalid value 'input_audio'; known"),
         (message_of([{"type": "input_image", "file_id": "f"}]), "input[0].content[0].image_url: required; files are"),
         (message_of([{"type": "input_file", "file_id": "f"}]), "input[0].content[0].file_data: required; files are"),
@@ -588,21 +596,6 @@ def test_wishes_and_switches_are_read() -> None:
     assert parsed({**ASK, "reasoning": None}).switches == Switches()
 
 
-@pytest.mark.parametrize(
-    ("choice", "wish"),
-    [
-        (None, "auto"),
-        ("required", "required"),
-        ({"type": "function", "name": "read"}, "read"),
-        ({"type": "custom", "name": "apply_patch"}, "apply_patch"),
-        ({"type": "allowed_tools", "mode": "required", "tools": []}, "required"),
-        ({"type": "web_search_preview"}, "auto"),
-    ],
-)
-def test_tool_choices_have_one_name_in_all_protocols(choice: Any, wish: str) -> None:
-    assert parsed({**ASK, "tool_choice": choice}).wishes.tool_choice == wish
-
-
 def test_what_a_request_goes_on_from_is_named_without_the_prefix_of_the_wire() -> None:
     request = parsed({**ASK, "previous_response_id": "resp_r-1", "instructions": "be good", "store": False})
     assert (request.previous, request.instructions, request.store) == ("r-1", 1, False)
@@ -629,3 +622,115 @@ def test_half_of_a_surrogate_pair_is_mended_wherever_it_stands() -> None:
     request = parsed(body)
     assert (request.messages[0].text, request.tools[0].name) == ("a\ufffd", "\ufffd")
     assert {note.what for note in request.notes} == {"lone_surrogate"}
+
+
+# --- items by their ids, and summaries ---
+
+SPOKEN = Message("assistant", (THOUGHT, Text("Reading."), READ, ToolCall("callC3", "local_shell", "{}")))
+
+
+def reading(*items: Any, target: str = "/v1/responses", **more: Any) -> ModelRequest:
+    """Where `SPOKEN` was said before."""
+    known = {SIGNATURE: SPOKEN, "callC3": SPOKEN}
+    body = msgspec.json.encode({"model": "policy", "input": list(items), **more})
+    return OpenAIResponses().parse(body, {}, target, known.get)
+
+
+def named(*ids: str) -> list[dict[str, Any]]:
+    return [{"type": "item_reference", "id": id} for id in ids]
+
+
+def test_items_named_by_their_ids_are_what_was_said() -> None:
+    whole = named(f"rs_{SIGNATURE}_0", f"msg_{SIGNATURE}_1", f"fc_{SIGNATURE}_2", "callC3")
+    output = {"type": "function_call_output", "call_id": "callA1", "output": "ok"}
+    assert reading(*whole, output).messages == (SPOKEN, Message("tool", (Text("ok"),), call_id="callA1"))
+    text, call = reading(*named(f"msg_{SIGNATURE}_1")).messages, reading(*named(f"fc_{SIGNATURE}_2")).messages
+    assert text == (Message("assistant", (Thinking("", SIGNATURE), Text("Reading."))),)
+    assert call == (Message("assistant", (READ,)),)
+
+
+@pytest.mark.parametrize("id", ["msg_other_0", f"msg_{SIGNATURE}_9", f"msg_{SIGNATURE}_{'9' * 5000}", "callA9", ""])
+def test_an_item_nobody_said_is_refused(id: str) -> None:
+    with pytest.raises(BadRequest, match="in what was answered in this session; send the item itself"):
+        reading(*named(id))
+
+
+SUMMARY: Any = {"type": "compaction", "encrypted_content": SIGNATURE}
+
+
+@pytest.mark.parametrize("item", [SUMMARY, SUMMARY | {"type": "compaction_summary"}, *named(f"cmp_{SIGNATURE}_0")])
+def test_a_summary_is_the_answer_it_names_and_a_message_by_itself(item: Any) -> None:
+    """What an agent sends behind it without ids was another turn."""
+    call = {"type": "function_call", "call_id": "c", "name": "read", "arguments": "{}"}
+    before, summary, after = reading({"role": "user", "content": "Go."}, item, call).messages
+    assert (before.text, summary) == ("Go.", SPOKEN)
+    assert after == Message("assistant", (ToolCall("c", "read", "{}"),))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        reading({"role": "user", "content": "Go."}, {"type": "compaction_trigger", "id": "x"}, stream=True),
+        reading({"role": "user", "content": "Go."}, target="/v1/responses/compact?x=1", instructions="Be kind."),
+        reading(target="/v1/responses/compact", input="Go."),
+        reading(target="/v1/responses/compact", input=[], previous_response_id="resp_1"),
+    ],
+)
+def test_a_call_to_summarize_ends_in_an_instruction_to_do_so(request_: ModelRequest) -> None:
+    *_, last = request_.messages
+    assert (last.role, request_.kind) == ("user", "compaction")
+    assert "Answer with the summary alone" in last.text
+    assert kind_of(request_, (KindRule("main", "all"),)) == ("compaction", "call")
+
+
+def test_a_streamed_summary_shows_that_it_is_made_and_nothing_of_it(chat: openai.OpenAI, canned: Any) -> None:
+    canned.answers(reply(THOUGHT, Text("All was well.")))
+    body: Any = {"model": "policy", "input": [{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]}
+    told = [event.to_dict() for event in chat.responses.create(**body, stream=True)]
+    kinds = [event["type"] for event in told if event["type"] != "response.in_progress"]
+    assert list(dict.fromkeys(kinds)) == [
+        "response.created",
+        "response.output_item.added",
+        "response.compaction.compacting",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert "well" not in json.dumps(told)
+    whole = chat.responses.create(**body)
+    assert [item.to_dict() for item in whole.output] == told[-1]["response"]["output"]
+    assert told[-1]["response"]["output"] == [SUMMARY | {"id": f"cmp_{SIGNATURE}_0"}]
+
+
+def test_a_summary_nothing_was_said_of_is_still_one_item() -> None:
+    stream = OpenAIResponses().stream(reading({"role": "user", "content": "x"}, {"type": "compaction_trigger"}), "r")
+    kinds = [event["type"] for event in told(stream.start(USAGE) + stream.finish([reply()]))]
+    assert kinds[2:] == ["response.output_item.added", "response.output_item.done", "response.completed"]
+
+
+def test_a_compacted_conversation_is_all_the_user_said_and_the_summary(chat: openai.OpenAI, canned: Any) -> None:
+    canned.answers(reply(Text("All was well.")))
+    said = [
+        {"type": "input_text", "text": "Go."},
+        {"type": "input_image", "image_url": "data:image/png;base64,iVBO"},
+        {"type": "input_file", "file_data": "data:application/pdf;base64,JVBE", "filename": "a.pdf"},
+        {"type": "input_file", "file_url": "https://x/y"},
+    ]
+    window = chat.responses.compact(
+        model="policy",
+        instructions="Be kind.",
+        input=[
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": said},  # type: ignore[typeddict-item]
+            {"role": "assistant", "content": "Went."},
+            {"role": "user", "content": "On."},
+        ],
+    )
+    assert (window.object, window.usage.total_tokens) == ("response.compaction", 120)
+    # The SDK has no type for a message of the user's in an output.
+    first, second, summary = (item.to_dict(warnings=False) for item in window.output)
+    assert summary == SUMMARY | {"id": f"cmp_{SIGNATURE}_0"}
+    assert (first["role"], second["content"]) == ("user", [{"type": "input_text", "text": "On."}])
+    back = reading(first, second, summary).messages
+    assert back[:2] == canned.requests[-1].messages[2:5:2]
+    assert back[2] == SPOKEN

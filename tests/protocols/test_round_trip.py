@@ -133,20 +133,26 @@ def requests(draw: st.DrawFn) -> ModelRequest:
     )
 
 
-def wishes(offered: list[Tool]) -> st.SearchStrategy[Wishes]:
-    return st.builds(
-        Wishes,
-        max_tokens=st.none() | st.integers(1, 10**6),
-        temperature=st.none() | st.floats(0, 2),
-        top_p=st.none() | st.floats(0, 1),
-        top_k=st.none() | st.integers(-1, 100),
-        seed=st.none() | st.integers(0, 2**31 - 1),
-        stop=st.lists(words, max_size=2).map(tuple),
-        n=st.integers(1, 4),
-        tool_choice=st.sampled_from(["auto", "none", "required", *(tool.name for tool in offered)]),
-        logprobs=st.booleans(),
-        parallel_calls=st.none() | st.booleans(),
-    )
+@st.composite
+def wishes(draw: st.DrawFn, offered: list[Tool]) -> Wishes:
+    choice = draw(st.sampled_from(["auto", "none", "required"] if offered else ["auto", "none"]))
+    may = draw(st.sets(st.sampled_from([tool.name for tool in offered]))) if offered and choice != "none" else set()
+    allowed = tuple(tool.name for tool in offered if tool.name in may)
+    return change(draw(other_wishes), tool_choice=choice, allowed=allowed)
+
+
+other_wishes = st.builds(
+    Wishes,
+    max_tokens=st.none() | st.integers(1, 10**6),
+    temperature=st.none() | st.floats(0, 2),
+    top_p=st.none() | st.floats(0, 1),
+    top_k=st.none() | st.integers(-1, 100),
+    seed=st.none() | st.integers(0, 2**31 - 1),
+    stop=st.lists(words, max_size=2).map(tuple),
+    n=st.integers(1, 4),
+    logprobs=st.booleans(),
+    parallel_calls=st.none() | st.booleans(),
+)
 
 
 # --- what each wire cannot say: the table of docs/protocols.md ---
@@ -218,12 +224,14 @@ def as_freeform(part: Part, freeform: set[str]) -> Part:
 
 
 def in_anthropic(request: ModelRequest) -> ModelRequest:
-    """No developers, no `seed`, `n`, `logprobs`; of metadata the user's id alone."""
+    """No developers, no `seed`, `n`, `logprobs`; of tools that may be called the one that must be, of metadata the
+    user's id alone."""
     request = as_functions(without_responses(without_gemini(request)))
+    one = request.wishes.tool_choice == "required" and len(request.wishes.allowed) == 1
     return change(
         request,
         messages=tuple(change(one, role=ROLES.get(one.role, one.role)) for one in request.messages),
-        wishes=change(request.wishes, seed=None, n=1, logprobs=False),
+        wishes=change(request.wishes, seed=None, n=1, logprobs=False, allowed=request.wishes.allowed if one else ()),
         include_usage=False,
         metadata={name: value for name, value in request.metadata.items() if name == "user_id"},
     )
@@ -251,11 +259,12 @@ def in_openai_responses(request: ModelRequest) -> ModelRequest:
     """No `is_error`, no `top_k`, `seed`, `stop`, `n`; thinking off has no effort, thinking on is said by none; no end
     of an assistant message but where text begins anew."""
     request = with_freeform_arguments(without_gemini(request))
-    first = request.messages[0]
+    messages = tuple(change(one, is_error=False) for one in in_items(request.messages))
+    first = messages[0]
     off = request.switches.thinking is False
     return change(
         request,
-        messages=tuple(change(one, is_error=False) for one in in_items(request.messages)),
+        messages=messages,
         instructions=int(first.role == "system" and len(first.parts) == 1),
         wishes=change(request.wishes, top_k=None, seed=None, stop=(), n=1),
         switches=Switches(False) if off else Switches(None, request.switches.effort),

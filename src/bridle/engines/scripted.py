@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -18,12 +18,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bridle.engines.base import Chunk, EngineFacts, EngineFinish, GenerateRequest, ReplyWriter
+from bridle.engines.base import CallRule, Chunk, EngineFacts, EngineFinish, GenerateRequest, ReplyWriter
 from bridle.engines.journal import How, Journal
 from bridle.engines.schema import misfit
 from bridle.engines.script import Script, ScriptTurn, reply
 from bridle.engines.stops import StopTexts
 from bridle.errors import EngineError
+from bridle.messages import ToolCall
 from bridle.tokens import EMPTY, Ids, Vocabulary, concatenate, ids_of
 
 CHUNK = 16
@@ -46,7 +47,8 @@ class ScriptedConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What the script says to one request. `ids`: int32[n], the stop id included where there is one."""
+    """What the script says to one request. `ids`: int32[n], the stop id included where there is one. `constrained`: a
+    model would have been held to it."""
 
     ids: Ids
     finish: EngineFinish
@@ -54,6 +56,7 @@ class Line(msgspec.Struct, frozen=True):
     turn: ScriptTurn
     thread: int
     kind: str
+    constrained: bool
 
 
 class Actor:
@@ -82,7 +85,9 @@ class Actor:
         turn = thread.turn(request.conversation, said)
         if turn.once:
             said.add(id(turn))
-        ids = _until_stop(self._ids(turn, request), request.sampling.stop_ids)
+        pieces = self._pieces(turn, request)
+        constrained = _held(turn, pieces, request)
+        ids = _until_stop(self._ids(turn, pieces, request.rid), request.sampling.stop_ids)
         ids, stopped_by = self._until_text(ids[: request.sampling.max_tokens + 1], request.sampling.stop)
         cut = len(ids) > request.sampling.max_tokens or (turn.finish == "length" and not stopped_by)
         finish: EngineFinish = "length" if cut else "stop"
@@ -91,21 +96,20 @@ class Actor:
         ids = ids[: request.sampling.max_tokens]
         if not len(ids):
             raise EngineError("the turn of the script says nothing, not even a stop id; give it a text or let it stop")
-        return Line(ids, finish, stopped_by, turn, number, thread.kind)
+        return Line(ids, finish, stopped_by, turn, number, thread.kind, constrained)
 
-    def _ids(self, turn: ScriptTurn, request: GenerateRequest) -> Ids:
+    def _pieces(self, turn: ScriptTurn, request: GenerateRequest) -> list[str | int]:
         assert request.conversation is not None
-        if request.sampling.schema is not None:
-            _check_schema(turn, request.sampling.schema)
         if turn.raw is not None:
-            pieces = [*self._vocabulary.split(turn.raw), request.sampling.stop_ids[0]]
-        else:
-            pieces = self._writer(reply(turn, request.conversation.tools), request.thinking_open)
+            return [*self._vocabulary.split(turn.raw), request.sampling.stop_ids[0]]
+        return self._writer(reply(turn, request.conversation.tools), request.thinking_open)
+
+    def _ids(self, turn: ScriptTurn, pieces: list[str | int], rid: str) -> Ids:
         if turn.finish == "length":
             pieces = pieces[:-1]
         elif turn.stop is not None:
             pieces = [*pieces[:-1], self._control(turn.stop)]
-        rng = random.Random(f"{self.script.seed}:{request.rid}")
+        rng = random.Random(f"{self.script.seed}:{rid}")
         return concatenate([self._segment(piece, rng) for piece in pieces])
 
     def _until_text(self, ids: Ids, stop: tuple[str, ...]) -> tuple[Ids, str]:
@@ -144,7 +148,7 @@ class ScriptedEngine:
         context_length: int = 131072,
         score: Score = "none",
     ) -> None:
-        self.facts = EngineFacts("scripted", "scripted", context_length, constrains=True)
+        self.facts = EngineFacts("scripted", "scripted", context_length, constrains=True, holds_calls=True)
         self._actor = Actor(script, vocabulary, writer)
         self._score = score
         self._journal = Journal(journal_path, script.expect)
@@ -166,7 +170,7 @@ class ScriptedEngine:
             self._running.add(request.rid)
             try:
                 self._actor.fault(line.turn)
-                for chunk, logprobs in self._chunks(line, how == "forced", request.sampling.schema is not None):
+                for chunk, logprobs in self._chunks(line, how == "forced"):
                     await asyncio.sleep(line.turn.delay_s)
                     if request.rid not in self._running:
                         unscored = None if chunk.logprobs is None else chunk.logprobs[:0]
@@ -179,7 +183,7 @@ class ScriptedEngine:
     async def abort(self, rid: str) -> None:
         self._running.discard(rid)
 
-    def _chunks(self, line: Line, forced: bool, constrained: bool) -> Iterator[tuple[Chunk, Floats | None]]:
+    def _chunks(self, line: Line, forced: bool) -> Iterator[tuple[Chunk, Floats | None]]:
         """Pairs of a chunk and the logprobs this engine stands by."""
         for start in range(0, len(line.ids), CHUNK):
             ids = line.ids[start : start + CHUNK]
@@ -187,7 +191,7 @@ class ScriptedEngine:
             logprobs = fake_logprobs(ids) if self._score == "fake" else None
             given = spoil(line.turn, ids, logprobs, last)
             finish, stopped_by = (line.finish, line.stopped_by) if last else (None, "")
-            chunk = Chunk(ids, given, 0, finish, forced, constrained, stopped_by)
+            chunk = Chunk(ids, given, 0, finish, forced, line.constrained, stopped_by)
             yield chunk, logprobs
 
 
@@ -204,6 +208,36 @@ def spoil(turn: ScriptTurn, ids: Ids, logprobs: Floats | None, last: bool) -> Fl
 def fake_logprobs(ids: Ids) -> Floats:
     """A number in (-4, 0) that depends on the id alone."""
     return (-(ids.astype(np.int64) * 2654435761 % 4093 + 1) / 1024).astype(np.float32)
+
+
+def _held(turn: ScriptTurn, pieces: list[str | int], request: GenerateRequest) -> bool:
+    """-> whether a model would have been held to something here. Raises EngineError for an answer that breaks it."""
+    rule, schema = request.sampling.calls, request.sampling.schema
+    if rule is not None:
+        marks = sum(piece == rule.spelling.mark for piece in pieces)
+        calls = reply(turn, request.conversation.tools).calls if request.conversation is not None else ()
+        if broken := _broken(rule, turn, calls, len(calls) or marks):
+            raise EngineError(f"the request {broken}")
+        return rule.narrows or marks > 0
+    if schema is not None:
+        _check_schema(turn, schema)
+    return schema is not None
+
+
+def _broken(rule: CallRule, turn: ScriptTurn, calls: Sequence[ToolCall], count: int) -> str:
+    """What a rule of calls asks for, and what the script says instead; "" where it does as asked."""
+    may = {tool.name: tool.schema for tool in rule.spelling.tools}
+    said = ", ".join(call.name for call in calls) or repr((turn.raw or turn.text or "")[:60])
+    if rule.most is not None and count > rule.most:
+        return f"takes {'one call at most' if rule.most else 'no call'}, and the script says {said}"
+    if count < rule.least and turn.finish != "length":
+        return f"asks for a call of {', '.join(may)}, and the script says {said}"
+    for call in calls:
+        if call.name not in may:
+            return f"takes calls of {', '.join(may)}, and the script calls {call.name}"
+        if (schema := may[call.name]) is not None and (reason := misfit(call.arguments, schema)):
+            return f"takes calls that fit their tool, and the script calls {call.name} with {call.arguments}: {reason}"
+    return ""
 
 
 def _check_schema(turn: ScriptTurn, schema: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from bridle.engines.base import Chunk, EngineFacts, EngineFinish, GenerateRequest, Sampling
-from bridle.engines.grammar import Grammar, Grammars
+from bridle.engines.grammar import Grammars, Held
 from bridle.engines.journal import Journal, Recording
 from bridle.engines.scripted import Actor, Floats, Line, spoil
 from bridle.engines.stops import StopTexts
@@ -83,9 +83,9 @@ class LocalModel:
 
 
 class Draw:
-    """One generation: its KV cache, a random stream of its own, the grammar it is held to and the texts that end it.
+    """One generation: its KV cache, a random stream of its own, what it is held to and the texts that end it.
 
-    `stopped_by`: the one that did."""
+    `stopped_by`: the one that did. `constrained`: not every id could be drawn so far."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Draw:
         ids: Ids,
         sampling: Sampling,
         seed: int = 0,
-        held: Grammar | None = None,
+        held: Held | None = None,
         stops: StopTexts | None = None,
     ) -> None:
         self._model = model
@@ -105,6 +105,7 @@ class Draw:
         self._cache: object = None
         self.count = 0
         self.stopped_by = ""
+        self.constrained = False
 
     def step(self, forced: int | None) -> tuple[int, float]:
         """-> the next id, drawn or the one `forced`, and its logprob at the temperature (1 for a greedy draw)."""
@@ -120,9 +121,9 @@ class Draw:
         return id, float(logprobs[id])
 
     def _choose(self, logprobs: torch.Tensor) -> int:
-        if self._held is not None:
-            forbidden = torch.from_numpy(~self._held.allowed(len(logprobs)))
-            logprobs = logprobs.masked_fill(forbidden, -torch.inf)
+        if self._held is not None and (allowed := self._held.allowed(len(logprobs))) is not None:
+            logprobs = logprobs.masked_fill(torch.from_numpy(~allowed), -torch.inf)
+            self.constrained = True
         if self._sampling.temperature == 0:
             return int(logprobs.argmax())
         narrowed = narrow(logprobs, self._sampling.top_k, self._sampling.top_p)
@@ -156,7 +157,9 @@ class TransformersEngine:
 
     async def __aenter__(self) -> Self:
         self.model = await self._apart(LocalModel, self._directory, self._device, self._threads)
-        self.facts = EngineFacts("transformers", self._directory.name, self.model.context_length, constrains=True)
+        self.facts = EngineFacts(
+            "transformers", self._directory.name, self.model.context_length, constrains=True, holds_calls=True
+        )
         self._journal.__enter__()
         return self
 
@@ -204,14 +207,19 @@ class TransformersEngine:
 
     def _begin(self, request: GenerateRequest, line: Line | None) -> Draw:
         """What is forced needs no grammar, and ends where the script says."""
+        if line is not None:
+            return Draw(self.model, request.ids, request.sampling)
+        stops = StopTexts(request.sampling.stop, self._vocabulary) if request.sampling.stop else None
+        return Draw(self.model, request.ids, request.sampling, _seed(request), self._held(request), stops)
+
+    def _held(self, request: GenerateRequest) -> Held | None:
         sampling = request.sampling
-        held = stops = None
-        if sampling.schema is not None and line is None:
+        if sampling.calls is not None:
+            return self._grammars_ending(sampling.stop_ids).calls(sampling.calls, request)
+        if sampling.schema is not None:
             behind = request.thinking_end if request.thinking_open else None
-            held = self._grammars_ending(sampling.stop_ids).start(sampling.schema, behind)
-        if sampling.stop and line is None:
-            stops = StopTexts(sampling.stop, self._vocabulary)
-        return Draw(self.model, request.ids, sampling, _seed(request), held, stops)
+            return self._grammars_ending(sampling.stop_ids).schema(sampling.schema, behind)
+        return None
 
     @cached_property
     def _vocabulary(self) -> Vocabulary:
@@ -238,7 +246,7 @@ class TransformersEngine:
         logprobs = np.array([logprob], np.float32) if request.sampling.temperature > 0 else None
         given = logprobs if line is None else spoil(line.turn, ids, logprobs, finish is not None)
         stopped_by = draw.stopped_by if line is None or finish is None else line.stopped_by
-        constrained = request.sampling.schema is not None
+        constrained = draw.constrained if line is None else line.constrained
         return Chunk(ids, given, finish=finish, constrained=constrained, stopped_by=stopped_by), logprobs
 
     def _finish(self, draw: Draw, request: GenerateRequest, line: Line | None, id: int) -> EngineFinish | None:

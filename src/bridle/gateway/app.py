@@ -5,6 +5,7 @@ Agent routes exist bare (`/v1/...`, the key routes) and under `/s/<session>` (th
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
@@ -32,6 +33,7 @@ log = logging.getLogger("bridle.gateway")
 AGENT_PATHS = ("/v1/", "/v1beta/", "/api/")
 BEGIN_S = 1.0
 """How long the status line of a stream waits for the first word."""
+STOPPING = InfrastructureError("the gateway is being stopped; ask again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,10 @@ class AgentApp:
         except BridleError as error:
             self._failed(f"{where}: {error.status} {error.kind}: {error}", error)
             await connection.answer(_status(protocol, error), protocol.error(error), retry_headers(error))
+        except asyncio.CancelledError:
+            if not connection.started:
+                await connection.answer(STOPPING.status, protocol.error(STOPPING), retry_headers(STOPPING))
+            raise
         except Exception:
             log.exception("%s failed", one_line(str(where)))
             if connection.started:
@@ -206,6 +212,10 @@ class AgentApp:
             session = call.live.session.id
             self._failed(f"session {session}: {call.route}: failed while streaming: {error.kind}: {error}", error)
             await call.connection.chunk(stream.error(error), last=True)
+        except asyncio.CancelledError:
+            if not call.connection.gone:
+                await call.connection.chunk(stream.error(STOPPING), last=True)
+            raise
 
     async def _announced(self, call: Call) -> None:
         """A call that only says what the next one will bring before its own messages: no turn, nothing recorded."""
@@ -235,7 +245,7 @@ class AgentApp:
         self.metrics.errors.labels(error.kind).inc()
 
     def _parse(self, call: Call) -> ModelRequest:
-        request = call.protocol.parse(call.body, call.headers, call.target)
+        request = call.protocol.parse(call.body, call.headers, call.target, call.live.session.said)
         self._check_model(request.model)
         return msgspec.structs.replace(request, stream=True, store=True) if call.framed else request
 

@@ -60,6 +60,10 @@ class Taped:
     def started(self) -> bool:
         return self._exchange.started
 
+    @property
+    def gone(self) -> bool:
+        return self._exchange.gone
+
     async def answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.status, self.headers = status, {"content-type": "application/json", **(headers or {})}
         await self._exchange.answer(status, body, headers)

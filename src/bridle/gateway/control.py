@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import orjson
@@ -25,8 +25,9 @@ from bridle.gateway.journal import Journal
 from bridle.gateway.keys import new_key
 from bridle.gateway.metrics import Metrics
 from bridle.gateway.pause import Pause
-from bridle.messages import Kind
 from bridle.rendering.base import Renderer
+from bridle.samples.assign import OverLength
+from bridle.samples.drop import Kinds
 from bridle.samples.linearize import DEFAULT, Options, document, linearize
 from bridle.sessions.codec import decode as read_log
 from bridle.sessions.records import Opened, SessionOptions
@@ -49,15 +50,21 @@ class OpenSession(SessionOptions, frozen=True, forbid_unknown_fields=True):
 class Linearization(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the tree becomes samples, see `bridle.samples.linearize.Options`."""
 
-    train: tuple[Kind, ...] = DEFAULT.train
-    max_sample_tokens: int | None = None
+    builder: str = DEFAULT.builder
+    kinds: Kinds = DEFAULT.kinds
+    max_sample_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    over_length: OverLength = DEFAULT.over_length
+    max_samples: Annotated[int, msgspec.Meta(ge=1)] | None = None
     unused_draws: Literal["train", "drop"] = "train"
 
     def options(self, session: Session) -> Options:
         return msgspec.structs.replace(
             Options.of(session),
-            train=self.train,
+            builder=self.builder,
+            kinds=self.kinds,
             max_sample_tokens=self.max_sample_tokens,
+            over_length=self.over_length,
+            max_samples=self.max_samples,
             unused_draws=self.unused_draws,
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from bridle.errors import PreviousNotFound
-from bridle.messages import Message, ModelRequest, Reply
+from bridle.messages import Message, ModelRequest, Reply, beside_summary
 
 START = -1
 """The place before every first message."""
@@ -33,7 +33,8 @@ class Conversations:
         return msgspec.structs.replace(request, messages=(*own, *self._held(request.previous), *new))
 
     def remember(self, request: ModelRequest, reply: Reply) -> None:
-        """`request` as resolved. Its instructions are its own: a request that goes on from it brings others."""
+        """`request` as resolved. Its instructions are its own: a request that goes on from it brings others. What goes
+        on from a summary has that before it in place of what it stands for."""
         self._keep(request, reply.id, (reply.message,))
 
     def remember_prompt(self, request: ModelRequest, reply_id: str) -> None:
@@ -43,8 +44,9 @@ class Conversations:
     def _keep(self, request: ModelRequest, reply_id: str, said: tuple[Message, ...]) -> None:
         if not request.store:
             return
+        asked = request.messages[request.instructions :]
         at = START
-        for message in (*request.messages[request.instructions :], *said):
+        for message in (*(beside_summary(asked) if request.kind == "compaction" else asked), *said):
             at = self._step(at, message)
         self._ends[reply_id] = at
 

@@ -12,10 +12,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 
+import msgspec
 import numpy as np
 
 from bridle.engines.base import Chunk
 from bridle.errors import BridleError, EngineError
+from bridle.extras import joined
 from bridle.gateway.stops import Withheld, cut
 from bridle.messages import FinishReason, Message, Reply, TokenLogprob, Usage
 from bridle.rendering.base import Event, ReplyParser
@@ -155,6 +157,8 @@ class Generation:
             complete = not sampling.cancelled() and not draw.failed
             message, events = self._parser.finish()
             message = cut(message, draw.stop_sequence)
+            broken = tuple(call.status for call in self._parser.calls if call.status != "ok")
+            draw = msgspec.structs.replace(draw, ill_formed=broken)
             self.session.finish(self.turn, draw, message, time.time(), delivered=complete and self.listeners > 0)
             if complete:
                 self.reply = self._reply(draw)
@@ -205,6 +209,7 @@ def _draw(chunks: list[Chunk], stop_ids: tuple[int, ...], failed: str) -> Draw:
         stop_id=int(ids[-1]) if finish == "stop" and len(ids) and int(ids[-1]) in stop_ids else None,
         stop_sequence=chunks[-1].stopped_by if chunks else "",
         failed=failed,
+        extras=joined([chunk.extras for chunk in chunks if len(chunk.ids)]),
     )
 
 

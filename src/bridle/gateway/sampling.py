@@ -1,7 +1,8 @@
 """How one turn is sampled: the trainer's word against the client's, by the session's precedence.
 
-What a client wished and did not get is a note of its turn. A shorter length, stop texts and a JSON schema are followed
-under every precedence: they end an answer or make it `constrained`, they do not change what is drawn from.
+What a client wished and did not get is a note of its turn. A shorter length, stop texts, a JSON schema and a choice of
+tools (`calls`) are followed under every precedence: they end an answer or make it `constrained`, they do not change
+what it is drawn from otherwise.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bridle.engines.base import EngineFacts, Sampling
+from bridle.engines.base import CallRule, EngineFacts, Sampling
 from bridle.errors import BadRequest
 from bridle.messages import ModelRequest, Note, Switches
 from bridle.sessions.records import Distribution, SessionOptions, TrainingSampling
@@ -19,10 +20,16 @@ T = TypeVar("T")
 
 
 def sampling_of(
-    options: SessionOptions, request: ModelRequest, room: int, stop_ids: tuple[int, ...], facts: EngineFacts
+    options: SessionOptions,
+    request: ModelRequest,
+    room: int,
+    stop_ids: tuple[int, ...],
+    facts: EngineFacts,
+    calls: CallRule | None = None,
 ) -> tuple[Sampling, tuple[Note, ...]]:
     """`room`: tokens the answer may have. Raises BadRequest for a schema that the engine cannot hold an answer to."""
-    if request.response_schema is not None and not facts.constrains:
+    schema = None if calls is not None and calls.least else request.response_schema
+    if schema is not None and not facts.constrains:
         raise BadRequest(
             f"response_format: the engine {facts.name} cannot hold an answer to a JSON schema; drop response_format or "
             "use an engine that can"
@@ -39,9 +46,10 @@ def sampling_of(
         top_k=_chosen(heard, wishes.top_k, -1),
         seed=_chosen(heard, wishes.seed, base.seed),
         stop=tuple(text for text in wishes.stop if text),
-        schema=request.response_schema,
+        schema=schema,
+        calls=calls,
     )
-    return sampling, _overridden(request, sampling)
+    return sampling, _overridden(request, options, sampling)
 
 
 def distribution_of(sampling: Sampling, facts: EngineFacts) -> Distribution:
@@ -64,16 +72,19 @@ def _chosen(heard: bool, wish: T | None, otherwise: T) -> T:
     return wish if heard and wish is not None else otherwise
 
 
-def _overridden(request: ModelRequest, sampling: Sampling) -> tuple[Note, ...]:
+def _overridden(request: ModelRequest, options: SessionOptions, sampling: Sampling) -> tuple[Note, ...]:
     wishes = request.wishes
+    recorded = options.tool_choice == "record"
+    several = options.sampling.precedence == "enforce" and (sampling.calls is None or sampling.calls.most is None)
     given: dict[str, Any] = {
         "max_tokens": wishes.max_tokens if (wishes.max_tokens or 0) > sampling.max_tokens else None,
         "temperature": wishes.temperature if wishes.temperature != sampling.temperature else None,
         "top_p": wishes.top_p if wishes.top_p != sampling.top_p else None,
         "top_k": wishes.top_k if wishes.top_k != sampling.top_k else None,
         "seed": wishes.seed if wishes.seed != sampling.seed else None,
-        "tool_choice": wishes.tool_choice if wishes.tool_choice != "auto" else None,
-        "parallel_calls": wishes.parallel_calls if wishes.parallel_calls is False else None,
+        "tool_choice": wishes.tool_choice if recorded and wishes.tool_choice != "auto" else None,
+        "allowed": wishes.allowed if recorded and wishes.allowed else None,
+        "parallel_calls": False if several and wishes.parallel_calls is False and request.tools else None,
     }
     wished = {name: value for name, value in given.items() if value is not None}
     return (Note("wishes_overridden", msgspec.json.encode(wished).decode()),) if wished else ()

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import msgspec
 
 from bridle.engines.base import Engine, GenerateRequest
-from bridle.errors import BridleError, PromptTooLong
+from bridle.errors import BridleError, PromptTooLong, SeamError
 from bridle.gateway.access import LiveSession
 from bridle.gateway.attempts import sampled
+from bridle.gateway.calls import call_rule
 from bridle.gateway.generation import Generation
 from bridle.gateway.pause import Pause
 from bridle.gateway.prompt import Prompt, prepare
@@ -89,7 +90,9 @@ class Turns:
         session = live.session
         prompt, room = self._prompt(live, request)
         facts = self.engine.facts
-        sampling, notes = sampling_of(session.options, request, room, self.renderer.stop_ids, facts)
+        may_think = not prompt.thinking_open and self.renderer.thinking_end not in prompt.lead.tolist()
+        calls, told = call_rule(session.options, request, self.renderer, facts, may_think)
+        sampling, notes = sampling_of(session.options, request, room, self.renderer.stop_ids, facts, calls)
         turn = session.start(
             request,
             asked,
@@ -98,10 +101,12 @@ class Turns:
             prompt.lead,
             time.time(),
             prompt.before_stop,
-            (*prompt.notes, *notes),
+            (*prompt.notes, *told, *notes),
             distribution_of(sampling, facts),
         )
         ids = session.tree.prompt(turn)
+        if len(ids) != prompt.length:
+            raise SeamError(f"turn {turn.id}: its prompt was rendered as {prompt.length} ids and is held as {len(ids)}")
         order = GenerateRequest(turn.id, ids, sampling, request, prompt.thinking_open, self.renderer.thinking_end)
         parser = self.renderer.parser(prompt.thinking_open, request.tools)
         usage = Usage(len(ids), 0, session.facts[turn.seq].held)

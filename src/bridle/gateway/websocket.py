@@ -51,6 +51,10 @@ class Frame:
         self.started = False
         self._socket = socket
 
+    @property
+    def gone(self) -> bool:
+        return self._socket.gone
+
     async def answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         """An error before the first event; `body` is what an HTTP call would be answered with."""
         self.started = True
@@ -82,6 +86,10 @@ class Socket:
         self._frames: asyncio.Queue[Frame | None] = asyncio.Queue()
         self._gone = asyncio.Event()
         self._working: asyncio.Task[None] | None = None
+
+    @property
+    def gone(self) -> bool:
+        return self._gone.is_set()
 
     async def read(self) -> None:
         while (message := await self._receive())["type"] == "websocket.receive":

@@ -11,7 +11,8 @@ from bridle.errors import BadRequest, BridleError
 from bridle.messages import Message, ModelRequest, Note, Reply, Switches, Tool, Wishes
 from bridle.protocols.anthropic_blocks import KNOWN, AnyHosted, TextBlock, Turn, system_message, turn_messages
 from bridle.protocols.anthropic_reply import AnthropicStream, error_body, message_body
-from bridle.protocols.base import ReplyStream, Route
+from bridle.protocols.base import ReplyStream, Route, Said, nothing_said
+from bridle.protocols.tool_choice import Choice, Chosen, chosen
 from bridle.protocols.wire import Count, Integer, StopText, kept_headers, read
 
 # --- shapes on the wire; unknown keys are dropped ---------------------------------------------------------------------
@@ -91,15 +92,18 @@ class Anthropic:
         Route("GET", "/v1/models/{model}", "model"),
     )
 
-    def parse(self, body: bytes, headers: Mapping[str, str], target: str = "") -> ModelRequest:
+    def parse(
+        self, body: bytes, headers: Mapping[str, str], target: str = "", said: Said = nothing_said
+    ) -> ModelRequest:
         wire, mended = read(body, BODY, KNOWN_HERE)
         notes = [*mended]
+        tools = tuple(_tools(wire, notes))
         return ModelRequest(
             protocol=self.name,
             model=wire.model,
             messages=tuple(_messages(wire, notes)),
-            tools=tuple(_tools(wire, notes)),
-            wishes=_wishes(wire),
+            tools=tools,
+            wishes=_wishes(wire, _chosen(wire.tool_choice, tools, notes)),
             stream=bool(wire.stream),
             switches=_switches(wire),
             response_schema=_schema(wire),
@@ -160,28 +164,29 @@ def _tools(wire: Body, notes: list[Note]) -> Iterator[Tool]:
     notes.extend(Note("server_tool_dropped", f"{server.name} (mcp server)") for server in wire.mcp_servers or [])
 
 
-def _wishes(wire: Body) -> Wishes:
-    choice = wire.tool_choice
-    apart = choice.disable_parallel_tool_use if choice is not None else None
+def _wishes(wire: Body, choice: Chosen) -> Wishes:
+    apart = wire.tool_choice.disable_parallel_tool_use if wire.tool_choice is not None else None
     return Wishes(
         max_tokens=wire.max_tokens,
         temperature=wire.temperature,
         top_p=wire.top_p,
         top_k=wire.top_k,
         stop=tuple(wire.stop_sequences or ()),
-        tool_choice=_tool_choice(choice),
+        tool_choice=choice.tool_choice,
+        allowed=choice.allowed,
         parallel_calls=None if apart is None else not apart,
     )
 
 
-def _tool_choice(choice: ToolChoice | None) -> str:
-    if choice is None or choice.type == "auto":
-        return "auto"
-    if choice.type != "tool":
-        return "required" if choice.type == "any" else "none"
-    if not choice.name:
+CHOICES: dict[str, Choice] = {"auto": "auto", "none": "none", "any": "required", "tool": "required"}
+
+
+def _chosen(choice: ToolChoice | None, tools: Sequence[Tool], notes: list[Note]) -> Chosen:
+    if choice is None:
+        return Chosen()
+    if choice.type == "tool" and not choice.name:
         raise BadRequest('tool_choice.name: required when tool_choice.type is "tool", but missing')
-    return choice.name
+    return chosen("tool_choice", CHOICES[choice.type], [choice.name] if choice.type == "tool" else [], tools, notes)
 
 
 def _switches(wire: Body) -> Switches:

@@ -5,15 +5,21 @@ Pure: no sockets, no clocks, no SDKs. One file per protocol implements it; `gate
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol as Contract
 
 import msgspec
 
 from bridle.errors import BridleError
-from bridle.messages import ModelRequest, Reply, Usage
+from bridle.messages import Message, ModelRequest, Reply, Usage
 
 Does = Literal["turn", "count", "models", "model"]
+Said = Callable[[str], Message | None]
+"""The answer that carries an identity (a signature, the id of a call), of those given in the session of the request."""
+
+
+def nothing_said(identity: str) -> Message | None:
+    return None
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -66,11 +72,14 @@ class Protocol(Contract):
     name: str
     routes: tuple[Route, ...]
 
-    def parse(self, body: bytes, headers: Mapping[str, str], target: str = "") -> ModelRequest:
+    def parse(
+        self, body: bytes, headers: Mapping[str, str], target: str = "", said: Said = nothing_said
+    ) -> ModelRequest:
         """-> the canonical request. Raises BadRequest, with the path of the offending key, for anything malformed.
 
         `headers`: lower-cased names. Credentials are left out of the result. `target`: path and query of the call,
-        below the base URL, for protocols that say there which model answers and how.
+        below the base URL, for protocols that say there which model answers and how. `said`: for protocols in which a
+        request may name what was said instead of saying it again.
         """
         ...
 

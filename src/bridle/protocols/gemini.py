@@ -13,7 +13,7 @@ import msgspec
 
 from bridle.errors import BadRequest, BridleError
 from bridle.messages import ModelRequest, Note, Reply, Switches, Tool, Wishes
-from bridle.protocols.base import ReplyStream, Route
+from bridle.protocols.base import ReplyStream, Route, Said, nothing_said
 from bridle.protocols.gemini_contents import conversation, system_message
 from bridle.protocols.gemini_reply import GeminiStream, error_body, response_body
 from bridle.protocols.gemini_schema import json_schema
@@ -26,6 +26,7 @@ from bridle.protocols.gemini_wire import (
     ToolSpec,
     read_body,
 )
+from bridle.protocols.tool_choice import Choice, Chosen, chosen
 from bridle.protocols.wire import kept_headers, unfollowed
 
 VERSIONS = ("/v1beta", "/v1")
@@ -46,12 +47,15 @@ class Gemini:
         )
     )
 
-    def parse(self, body: bytes, headers: Mapping[str, str], target: str = "") -> ModelRequest:
+    def parse(
+        self, body: bytes, headers: Mapping[str, str], target: str = "", said: Said = nothing_said
+    ) -> ModelRequest:
         wire, mended = read_body(body)
         asked = wire.generate_content_request or wire
         config = asked.generation_config or GenerationConfig()
         notes = [*mended]
         _refuse(asked)
+        tools = tuple(_tools(asked.tools or (), notes))
         messages = (
             *system_message(asked.system_instruction, notes),
             *conversation(asked.contents or (), notes),
@@ -59,8 +63,8 @@ class Gemini:
         return ModelRequest(
             protocol=self.name,
             messages=messages,
-            tools=tuple(_tools(asked.tools or (), notes)),
-            wishes=_wishes(config, _tool_choice(asked.tool_config, notes), notes),
+            tools=tools,
+            wishes=_wishes(config, _chosen(asked.tool_config, tools, notes), notes),
             switches=_switches(config.thinking_config),
             show_thinking=bool(config.thinking_config and config.thinking_config.include_thoughts),
             response_schema=_schema(config),
@@ -135,21 +139,22 @@ def _tool(declared: Declaration) -> Tool:
     return Tool(declared.name, declared.description or "", schema)
 
 
-def _tool_choice(config: ToolConfig | None, notes: list[Note]) -> str:
+CHOICES: dict[str | None, Choice] = {"ANY": "required", "NONE": "none"}
+
+
+def _chosen(config: ToolConfig | None, tools: Sequence[Tool], notes: list[Note]) -> Chosen:
+    """VALIDATED: the model chooses, and what it calls is one of the tools and fits it."""
     calling = config.function_calling_config if config is not None else None
-    if calling is None or calling.mode not in ("ANY", "NONE"):
-        return "auto"
-    if calling.mode == "NONE":
-        return "none"
-    allowed = calling.allowed_function_names or []
-    if len(allowed) > 1:
-        notes.append(
-            Note("allowed_functions_widened", f"any function may be called, not only the {len(allowed)} named")
-        )
-    return allowed[0] if len(allowed) == 1 else "required"
+    if calling is None:
+        return Chosen()
+    named = calling.allowed_function_names or []
+    if calling.mode == "VALIDATED" and not named:
+        named = [tool.name for tool in tools]
+    where = "toolConfig.functionCallingConfig"
+    return chosen(where, CHOICES.get(calling.mode, "auto"), named, tools, notes)
 
 
-def _wishes(config: GenerationConfig, tool_choice: str, notes: list[Note]) -> Wishes:
+def _wishes(config: GenerationConfig, choice: Chosen, notes: list[Note]) -> Wishes:
     notes.extend(
         unfollowed(
             logprobs=config.logprobs,
@@ -165,7 +170,8 @@ def _wishes(config: GenerationConfig, tool_choice: str, notes: list[Note]) -> Wi
         seed=config.seed,
         stop=tuple(config.stop_sequences or ()),
         n=config.candidate_count or 1,
-        tool_choice=tool_choice,
+        tool_choice=choice.tool_choice,
+        allowed=choice.allowed,
         logprobs=bool(config.response_logprobs),
     )
 

@@ -33,7 +33,6 @@ STATUSES = {
     413: "INVALID_ARGUMENT",
     429: "RESOURCE_EXHAUSTED",
     503: "UNAVAILABLE",
-    529: "UNAVAILABLE",
 }
 NOTHING = {"text": ""}
 JSON_CONTENT_TYPE = "application/json; charset=utf-8"
@@ -180,8 +179,10 @@ def error_body(error: BridleError) -> dict[str, Any]:
         message = (
             f"The input token count ({error.tokens}) exceeds the maximum number of tokens allowed ({error.maximum})."
         )
-    status = STATUSES.get(error.status, "INVALID_ARGUMENT" if error.status < 500 else "INTERNAL")
-    return {"error": {"code": error.status, "message": message, "status": status}}
+    # Google knows no 529; the gateway sends it as the same status.
+    code = 503 if error.status == 529 else error.status
+    status = STATUSES.get(code, "INVALID_ARGUMENT" if code < 500 else "INTERNAL")
+    return {"error": {"code": code, "message": message, "status": status}}
 
 
 def _candidate(index: int, parts: Sequence[WirePart]) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import msgspec
 from bridle.errors import BadRequest, BridleError, NotFound
 from bridle.messages import ModelRequest, Note, Reply, Switches, Tool, Wishes
 from bridle.protocols.arguments import freeform_tool
-from bridle.protocols.base import ReplyStream, Route
+from bridle.protocols.base import ReplyStream, Route, Said, nothing_said
 from bridle.protocols.openai_chat_messages import KNOWN, Turn, message
 from bridle.protocols.openai_chat_reply import OpenAIChatStream, completion_body, error_body
+from bridle.protocols.tool_choice import Chosen, chosen
 from bridle.protocols.wire import Count, Integer, StopText, kept_headers, read, unfollowed
 
 # --- shapes on the wire; unknown keys are dropped ---------------------------------------------------------------------
@@ -57,8 +58,14 @@ class CustomChoice(msgspec.Struct, tag="custom"):
     custom: Named
 
 
+class AllowedTool(msgspec.Struct):
+    function: Named | None = None
+    custom: Named | None = None
+
+
 class AllowedTools(msgspec.Struct):
     mode: Literal["auto", "required"]
+    tools: list[AllowedTool]
 
 
 class AllowedChoice(msgspec.Struct, tag="allowed_tools"):
@@ -133,17 +140,20 @@ class OpenAIChat:
         Route("GET", "/v1/models/{model}", "model"),
     )
 
-    def parse(self, body: bytes, headers: Mapping[str, str], target: str = "") -> ModelRequest:
+    def parse(
+        self, body: bytes, headers: Mapping[str, str], target: str = "", said: Said = nothing_said
+    ) -> ModelRequest:
         wire, mended = read(body, BODY, KNOWN_HERE)
         if wire.functions:
             raise BadRequest('functions: no longer spoken; offer them as tools of type "function"')
         notes = [*mended]
+        tools = tuple(_tools(wire, notes))
         return ModelRequest(
             protocol=self.name,
             model=wire.model,
             messages=tuple(message(turn, f"messages[{index}]") for index, turn in enumerate(wire.messages)),
-            tools=tuple(_tools(wire, notes)),
-            wishes=_wishes(wire, notes),
+            tools=tools,
+            wishes=_wishes(wire, _chosen(wire, tools, notes), notes),
             stream=bool(wire.stream),
             switches=_switches(wire),
             response_schema=_schema(wire.response_format),
@@ -201,7 +211,7 @@ def _tools(wire: Body, notes: list[Note]) -> Iterator[Tool]:
         notes.append(Note("server_tool_dropped", "web_search_options"))
 
 
-def _wishes(wire: Body, notes: list[Note]) -> Wishes:
+def _wishes(wire: Body, choice: Chosen, notes: list[Note]) -> Wishes:
     notes.extend(
         unfollowed(
             top_logprobs=wire.top_logprobs,
@@ -218,21 +228,22 @@ def _wishes(wire: Body, notes: list[Note]) -> Wishes:
         seed=wire.seed,
         stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
         n=wire.n or 1,
-        tool_choice=_tool_choice(wire, notes),
+        tool_choice=choice.tool_choice,
+        allowed=choice.allowed,
         logprobs=bool(wire.logprobs),
         parallel_calls=wire.parallel_tool_calls,
     )
 
 
-def _tool_choice(wire: Body, notes: list[Note]) -> str:
+def _chosen(wire: Body, tools: Sequence[Tool], notes: list[Note]) -> Chosen:
     match wire.tool_choice:
         case FunctionChoice(named) | CustomChoice(named):
-            return named.name
+            return chosen("tool_choice", "required", [named.name], tools, notes)
         case AllowedChoice(allowed):
-            notes.append(Note("allowed_tools", "every tool stays offered: taking some away would change the prompt"))
-            return allowed.mode
+            names = [own.name for tool in allowed.tools if (own := tool.function or tool.custom)]
+            return chosen("tool_choice", allowed.mode, names, tools, notes)
         case choice:
-            return choice or "auto"
+            return chosen("tool_choice", choice or "auto", (), tools, notes)
 
 
 def _switches(wire: Body) -> Switches:

@@ -10,9 +10,10 @@ import msgspec
 from bridle.errors import BadRequest, BridleError
 from bridle.messages import Message, ModelRequest, Note, Reply, Switches, Text, Tool, Wishes
 from bridle.protocols.arguments import freeform_tool
-from bridle.protocols.base import ReplyStream, Route
+from bridle.protocols.base import ReplyStream, Route, Said, nothing_said
 from bridle.protocols.openai_chat import OpenAIChat
-from bridle.protocols.openai_responses_items import Names, input_messages
+from bridle.protocols.openai_responses_compaction import INSTRUCTION, OpenAICompactionStream, window_body
+from bridle.protocols.openai_responses_items import Names, ends_in_trigger, input_messages
 from bridle.protocols.openai_responses_reply import (
     NAMESPACED,
     RESPONSE_ID,
@@ -20,7 +21,8 @@ from bridle.protocols.openai_responses_reply import (
     error_body,
     response_body,
 )
-from bridle.protocols.wire import Count, kept_headers, read
+from bridle.protocols.tool_choice import Choice, Chosen, chosen
+from bridle.protocols.wire import Count, kept_headers, read, unfollowed
 
 T = TypeVar("T")
 
@@ -69,10 +71,14 @@ class ToolHead(msgspec.Struct):
     type: str
 
 
-class ToolChoice(msgspec.Struct):
+class AllowedTool(msgspec.Struct):
     type: str
     name: str | None = None
+
+
+class ToolChoice(AllowedTool):
     mode: Literal["auto", "required"] | None = None
+    tools: list[AllowedTool] | None = None
 
 
 class TextFormat(msgspec.Struct):
@@ -95,10 +101,11 @@ class Body(msgspec.Struct):
     previous_response_id: str | None = None
     store: bool | None = None
     background: bool | None = None
+    context_management: list[dict[str, Any]] | None = None
     conversation: Any = None
     prompt: Any = None
     tools: list[msgspec.Raw] | None = None
-    tool_choice: Literal["auto", "none", "required"] | ToolChoice | None = None
+    tool_choice: Choice | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: Count | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -131,12 +138,16 @@ UNSERVED = {
 }
 
 
+COMPACT = "/v1/responses/compact"
+
+
 class OpenAIResponses:
     """Lists and errors are those of the other OpenAI protocol."""
 
     name = "openai_responses"
     routes = (
         Route("POST", "/v1/responses", "turn"),
+        Route("POST", COMPACT, "turn"),
         Route("POST", "/v1/responses/input_tokens", "count"),
         Route("WEBSOCKET", "/v1/responses", "turn"),
     )
@@ -144,22 +155,30 @@ class OpenAIResponses:
     def __init__(self) -> None:
         self._chat = OpenAIChat()
 
-    def parse(self, body: bytes, headers: Mapping[str, str], target: str = "") -> ModelRequest:
+    def parse(
+        self, body: bytes, headers: Mapping[str, str], target: str = "", said: Said = nothing_said
+    ) -> ModelRequest:
         wire, mended = read(body, BODY, KNOWN)
         _refuse_unserved(wire)
-        notes = [*mended]
+        notes = [*mended, *unfollowed(context_management=wire.context_management)]
         tools = tuple(_tools(wire.tools or [], notes))
+        window = target.partition("?")[0] == COMPACT
+        triggered = ends_in_trigger(wire.input or "")
+        items = (wire.input or "")[:-1] if triggered else wire.input
         own = (Message("system", (Text(wire.instructions),)),) if wire.instructions else ()
-        new = () if wire.input is None else tuple(input_messages(wire.input, _names(tools), notes))
+        new = () if items is None else tuple(input_messages(items, _names(tools), notes, said))
         if not own and not new and not wire.previous_response_id:
             raise BadRequest("input: required, but missing or empty")
+        compacting = window or triggered
         return ModelRequest(
             protocol=self.name,
             model=wire.model,
-            messages=(*own, *new),
+            messages=(*own, *new, *((INSTRUCTION,) if compacting else ())),
             tools=tools,
-            wishes=_wishes(wire, notes),
-            stream=bool(wire.stream),
+            wishes=_wishes(wire, _chosen(wire.tool_choice, tools, notes)),
+            stream=bool(wire.stream) and not window,
+            kind="compaction" if compacting else None,
+            framing="window" if window else "sse",
             switches=_switches(wire.reasoning),
             response_schema=_schema(wire.text),
             previous=(wire.previous_response_id or "").removeprefix(RESPONSE_ID),
@@ -172,10 +191,12 @@ class OpenAIResponses:
 
     def encode(self, request: ModelRequest, replies: Sequence[Reply]) -> bytes:
         (reply,) = replies
-        return msgspec.json.encode(response_body(request, reply))
+        write = window_body if request.framing == "window" else response_body
+        return msgspec.json.encode(write(request, reply))
 
     def stream(self, request: ModelRequest, reply_id: str, signature: str = "") -> ReplyStream:
-        return OpenAIResponsesStream(request, reply_id, signature)
+        kind = OpenAICompactionStream if request.kind == "compaction" else OpenAIResponsesStream
+        return kind(request, reply_id, signature)
 
     def error(self, error: BridleError) -> bytes:
         return msgspec.json.encode(error_body(error))
@@ -254,28 +275,42 @@ def _names(tools: Sequence[Tool]) -> Names:
     return {(tool.namespace, tool.name.removeprefix(tool.namespace + NAMESPACED)): tool.name for tool in tools}
 
 
-def _wishes(wire: Body, notes: list[Note]) -> Wishes:
+def _wishes(wire: Body, choice: Chosen) -> Wishes:
     return Wishes(
         max_tokens=wire.max_output_tokens,
         temperature=wire.temperature,
         top_p=wire.top_p,
-        tool_choice=_tool_choice(wire.tool_choice, notes),
+        tool_choice=choice.tool_choice,
+        allowed=choice.allowed,
         logprobs="message.output_text.logprobs" in (wire.include or []),
         parallel_calls=wire.parallel_tool_calls,
     )
 
 
-def _tool_choice(choice: str | ToolChoice | None, notes: list[Note]) -> str:
+OWN = ("function", "custom", "local_shell")
+"""Types of tools that a client runs itself."""
+
+
+def _chosen(choice: Choice | ToolChoice | None, tools: Sequence[Tool], notes: list[Note]) -> Chosen:
+    """A choice of tools that run at the provider, and of none else, is left out."""
     if not isinstance(choice, ToolChoice):
-        return choice or "auto"
-    if choice.type in ("function", "custom"):
-        if not choice.name:
-            raise BadRequest(f'tool_choice.name: required when tool_choice.type is "{choice.type}", but missing')
-        return choice.name
-    if choice.type == "allowed_tools":
-        return choice.mode or "auto"
-    notes.append(Note("tool_choice_dropped", choice.type))
-    return "auto"
+        return chosen("tool_choice", choice or "auto", (), tools, notes)
+    listed = choice.type == "allowed_tools"
+    some = (choice.tools or []) if listed else [choice]
+    own = [tool for tool in some if tool.type in OWN]
+    if some and not own:
+        notes.append(Note("tool_choice_dropped", ", ".join(tool.type for tool in some)))
+        return Chosen()
+    named = [name for tool in own for name in _named(tool, tools)]
+    return chosen("tool_choice", (choice.mode or "auto") if listed else "required", named, tools, notes)
+
+
+def _named(choice: AllowedTool, tools: Sequence[Tool]) -> list[str]:
+    """The tools of that name, whatever namespace stands in front of it."""
+    name = choice.name or ("local_shell" if choice.type == "local_shell" else "")
+    if not name:
+        raise BadRequest(f'tool_choice.name: required when tool_choice.type is "{choice.type}", but missing')
+    return [tool for (_, bare), tool in _names(tools).items() if name in (bare, tool)] or [name]
 
 
 def _switches(reasoning: Reasoning | None) -> Switches:

@@ -17,9 +17,10 @@ import msgspec
 from bridle.errors import BadRequest
 from bridle.messages import Message, Note, Part, Role, Text, Thinking, ToolCall
 from bridle.protocols.arguments import freeform_arguments
+from bridle.protocols.base import Said
 from bridle.protocols.wire import file_parts, linked_file, linked_image, read, texts
 
-OWN_ID = re.compile(r"(?:msg|rs|fc|ctc)_(?P<turn>[A-Za-z0-9]+)_\d+")
+OWN_ID = re.compile(r"(?P<kind>msg|rs|fc|ctc|cmp)_(?P<turn>[A-Za-z0-9]+)_(?P<part>\d+)")
 """What `item_id` writes. Agents make ids of their own for what they say, none of this form."""
 
 # --- shapes on the wire; unknown keys are dropped ---------------------------------------------------------------------
@@ -102,15 +103,32 @@ class CallOutput(msgspec.Struct):
 
 
 class ItemReference(msgspec.Struct):
+    """An item of an answer by its id."""
+
     id: str
 
 
+class Compaction(msgspec.Struct):
+    """A summary that was made here, by the identity of its turn."""
+
+    encrypted_content: str
+
+
 class CompactionTrigger(msgspec.Struct):
-    """Codex asks OpenAI's own servers so for a summary that only they can read."""
+    """Asks for a summary of all items before it, in place of an answer."""
 
 
-Said = ReasoningItem | FunctionCall | CustomCall | LocalShellCall
-Item = MessageItem | Said | CallOutput | ItemReference | CompactionTrigger
+Item = (
+    MessageItem
+    | ReasoningItem
+    | FunctionCall
+    | CustomCall
+    | LocalShellCall
+    | CallOutput
+    | ItemReference
+    | Compaction
+    | CompactionTrigger
+)
 
 
 class Head(msgspec.Struct):
@@ -119,6 +137,7 @@ class Head(msgspec.Struct):
     type: str = "message"
 
 
+TRIGGER = "compaction_trigger"
 HEAD = msgspec.json.Decoder(Head)
 ITEMS: dict[str, msgspec.json.Decoder[Any]] = {
     "message": msgspec.json.Decoder(MessageItem),
@@ -130,7 +149,9 @@ ITEMS: dict[str, msgspec.json.Decoder[Any]] = {
     "local_shell_call": msgspec.json.Decoder(LocalShellCall),
     "local_shell_call_output": msgspec.json.Decoder(CallOutput),
     "item_reference": msgspec.json.Decoder(ItemReference),
-    "compaction_trigger": msgspec.json.Decoder(CompactionTrigger),
+    "compaction": msgspec.json.Decoder(Compaction),
+    "compaction_summary": msgspec.json.Decoder(Compaction),
+    TRIGGER: msgspec.json.Decoder(CompactionTrigger),
 }
 CONTENT = "input_text, input_image, input_file, output_text, text, refusal"
 KNOWN = {
@@ -143,7 +164,19 @@ Names = Mapping[tuple[str, str], str]
 """(namespace, name on the wire) -> the name models see."""
 
 
-def input_messages(content: str | Sequence[msgspec.Raw], names: Names, notes: list[Note]) -> Iterator[Message]:
+def ends_in_trigger(content: str | Sequence[msgspec.Raw]) -> bool:
+    """Whether the last item asks for a summary."""
+    if isinstance(content, str) or not content:
+        return False
+    try:
+        return read(bytes(content[-1]), HEAD, {})[0].type == TRIGGER
+    except BadRequest:
+        return False
+
+
+def input_messages(
+    content: str | Sequence[msgspec.Raw], names: Names, notes: list[Note], said: Said
+) -> Iterator[Message]:
     if isinstance(content, str):
         yield Message("user", texts(content))
         return
@@ -152,10 +185,10 @@ def input_messages(content: str | Sequence[msgspec.Raw], names: Names, notes: li
         item = _item(raw, index, notes)
         if item is None:
             continue
-        if (piece := _piece(item, names, index, notes)) is None:
+        if (piece := _piece(item, names, index, notes, said)) is None:
             yield from _rows(row)
             row = []
-            yield _other(item, index)
+            yield _other(item, index, said)
         elif piece.parts:
             row.append(piece)
     yield from _rows(row)
@@ -192,7 +225,7 @@ def _item(raw: msgspec.Raw, index: int, notes: list[Note]) -> Item | None:
     return item  # type: ignore[no-any-return]
 
 
-def _piece(item: Item, names: Names, index: int, notes: list[Note]) -> Piece | None:
+def _piece(item: Item, names: Names, index: int, notes: list[Note], said: Said) -> Piece | None:
     match item:
         case MessageItem(role="assistant"):
             return Piece(_turn(item.id), _seen(item.content, index))
@@ -207,7 +240,25 @@ def _piece(item: Item, names: Names, index: int, notes: list[Note]) -> Piece | N
             action = {key: value for key, value in item.action.items() if key != "type"}
             call = ToolCall(_call_id(item, index), "local_shell", msgspec.json.encode(action).decode())
             return Piece(_turn(item.id), (call,))
+        case ItemReference(id) if not id.startswith("cmp_"):
+            return Piece(_turn(id), (_part(id, index, said),))
     return None
+
+
+def _part(id: str, index: int, said: Said) -> Part:
+    """What of an answer was sent as the item `id`. Shell actions go by the ids of their calls."""
+    own = OWN_ID.fullmatch(id)
+    message = said(own["turn"] if own else id)
+    for number, part in enumerate(message.parts if message else ()):
+        if own["part"] == str(number) if own else isinstance(part, ToolCall) and part.id == id:
+            return part
+    raise _unknown(id, index)
+
+
+def _unknown(id: str, index: int) -> BadRequest:
+    return BadRequest(
+        f"input[{index}]: no item {id!r} in what was answered in this session; send the item itself in its place"
+    )
 
 
 def _reasoning(item: ReasoningItem, index: int, notes: list[Note]) -> Piece:
@@ -265,7 +316,7 @@ def _assistant(row: Sequence[Piece]) -> Message:
     return Message("assistant", parts)
 
 
-def _other(item: Item, index: int) -> Message:
+def _other(item: Item, index: int, said: Said) -> Message:
     match item:
         case MessageItem():
             role: Role = item.role
@@ -273,14 +324,17 @@ def _other(item: Item, index: int) -> Message:
         case CallOutput():
             return Message("tool", _seen(item.output, index), call_id=_call_id(item, index))
         case ItemReference(id):
-            raise BadRequest(
-                f"input[{index}]: a reference to item {id!r}, but items are not kept by their ids here; send the item "
-                "itself, or go on from a response with previous_response_id"
-            )
-    raise BadRequest(
-        f"input[{index}]: a summary that the provider keeps is not made here; let the client summarize (Codex "
-        "does with any provider but its own)"
-    )
+            return _summary(_turn(id), id, index, said)
+        case Compaction(identity):
+            return _summary(identity, identity, index, said)
+    raise BadRequest(f"input[{index}]: {TRIGGER} asks to summarize what stands before it, so it must be the last item")
+
+
+def _summary(identity: str, name: str, index: int, said: Said) -> Message:
+    """A message by itself: what follows it was another draw, whether it has an id or not."""
+    if (message := said(identity)) is None:
+        raise _unknown(name, index)
+    return message
 
 
 def _seen(content: Content, index: int) -> tuple[Part, ...]:

@@ -148,10 +148,18 @@ class OpenAIResponsesStream:
 def response_body(request: ModelRequest, reply: Reply) -> dict[str, Any]:
     cut = reply.finish_reason in CUT
     turn = _identity(reply.signature or next(iter(reply.message.signatures), ""), reply.id)
-    output = [_item(request, turn, number, part, "completed") for number, part in enumerate(reply.message.parts)]
+    if request.kind == "compaction":
+        output = [summary_item(turn)]
+    else:
+        output = [_item(request, turn, number, part, "completed") for number, part in enumerate(reply.message.parts)]
     body = _head(request, reply.id, reply.model, "incomplete" if cut else "completed")
     reason = {"incomplete_details": {"reason": "max_output_tokens"}} if cut else {}
     return body | reason | {"output": output, "usage": _usage(reply.usage)}
+
+
+def summary_item(turn: str) -> dict[str, Any]:
+    """A summary, told by the identity of its turn alone."""
+    return {"id": item_id("cmp", turn, 0), "type": "compaction", "encrypted_content": turn}
 
 
 _PART: dict[type, str] = {Text: "content_part", Thinking: "reasoning_summary_part"}
@@ -196,12 +204,26 @@ def _head(request: ModelRequest, reply_id: str, model: str, status: str) -> dict
         "store": request.store,
         "temperature": wishes.temperature,
         "text": {"format": {"type": "text"}},
-        "tool_choice": wishes.tool_choice if wishes.tool_choice in ("none", "required") else "auto",
+        "tool_choice": _tool_choice(request),
         "tools": [],
         "top_p": wishes.top_p,
         "truncation": "disabled",
         "usage": None,
     }
+
+
+def _tool_choice(request: ModelRequest) -> Any:
+    wishes = request.wishes
+    tools = [tool for tool in request.tools if tool.name in wishes.allowed]
+    named = [
+        {"type": tool.form, **({} if tool.form == "local_shell" else {"name": _bare(tool.name, tool.namespace)})}
+        for tool in tools
+    ]
+    if not named:
+        return wishes.tool_choice
+    if wishes.tool_choice == "required" and len(named) == 1:
+        return named[0]
+    return {"type": "allowed_tools", "mode": wishes.tool_choice, "tools": named}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
@@ -244,12 +266,15 @@ def _call(request: ModelRequest, turn: str, number: int, call: ToolCall) -> dict
     if form == "local_shell" and is_object(call.arguments):
         action = {"env": {}, **msgspec.json.decode(call.arguments), "type": "exec"}
         return {"id": call.id, "type": "local_shell_call", **head, "action": action}
-    name = call.name.removeprefix(space + NAMESPACED) if space else call.name
-    head |= {"name": name} | ({"namespace": space} if space else {})
+    head |= {"name": _bare(call.name, space)} | ({"namespace": space} if space else {})
     if form == "custom":
         said = freeform_input(call.arguments)
         return {"id": item_id("ctc", turn, number), "type": "custom_tool_call", **head, "input": said}
     return {"id": item_id("fc", turn, number), "type": "function_call", **head, "arguments": call.arguments}
+
+
+def _bare(name: str, space: str) -> str:
+    return name.removeprefix(space + NAMESPACED) if space else name
 
 
 def _failure(error: BridleError) -> str:

@@ -6,14 +6,14 @@ request stops being an extension of what is held, the rest becomes new nodes and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from bridle.errors import BadRequest
-from bridle.messages import Document, Image, Message, ModelRequest, Note, Text, Tool, ToolCall
+from bridle.messages import Document, Image, Message, ModelRequest, Note, Role, Text, Tool, ToolCall
 from bridle.sessions.echo import FORKS, EchoClass, classify, named_as
 from bridle.sessions.tree import ROOT, Tree, Turn
 
@@ -35,31 +35,50 @@ class Echo(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct, frozen=True):
     """One node to add. `messages` are rendered as a unit, or, when `turn` ≥ 0, that draw's ids are put there.
 
-    `before`: the assistant message whose calls a unit of tool results answers."""
+    `before`: the assistant message whose calls a unit of tool results answers. `behind`: the role of what stands
+    before it. `settled`: rendered as the template writes it where it drops reasoning."""
 
     key: bytes
     unit: Literal["root", "message", "results", "assistant", "transplant"]
     messages: tuple[Message, ...] = ()
     before: Message | None = None
     turn: int = -1
+    behind: Role = "user"
+    settled: bool = False
 
 
 class Match(msgspec.Struct, frozen=True):
-    """`base`: the deepest node this request extends (ROOT: none). `steps`: what follows it, in order."""
+    """`base`: the deepest node this request extends (ROOT: none). `steps`: what follows it, in order. `behind`: the
+    role of the message that is last."""
 
     base: int
     steps: tuple[Step, ...]
     echoes: tuple[Echo, ...]
     notes: tuple[Note, ...]
+    behind: Role = "user"
 
 
-def match(tree: Tree, request: ModelRequest, root_variant: str = "", insert_missing: bool = True) -> Match:
+class Settled(NamedTuple):
+    """What a history that follows its template has settled: the messages before number `end`, where they are draws
+    that `drops` says the template writes otherwise now."""
+
+    end: int
+    drops: Callable[[Turn], bool]
+
+
+KEPT = Settled(0, lambda turn: False)
+"""Every draw stays as it was sampled."""
+
+
+def match(
+    tree: Tree, request: ModelRequest, root_variant: str = "", insert_missing: bool = True, settled: Settled = KEPT
+) -> Match:
     """Matches `request` against `tree`.
 
     `root_variant` goes into the root's key (what else its rendering depends on). `insert_missing`: calls nobody
     answered get an explicit empty result, for templates that pair results with calls by order. Raises BadRequest.
     """
-    return _Walk(tree, insert_missing).run(request, root_variant)
+    return _Walk(tree, insert_missing, settled).run(request, root_variant)
 
 
 def digest(request: ModelRequest) -> bytes:
@@ -76,13 +95,18 @@ def digest(request: ModelRequest) -> bytes:
 
 
 class _Walk:
-    """One pass over a request's messages. `node` is the last matched node while `on_tree`, afterwards it stays."""
+    """One pass over a request's messages. `node` is the last matched node while `on_tree`, afterwards it stays.
+    `beside`: the node at which the same history ended before a draw of it was settled; further draws of it hang there.
+    `last`: the role of the last message."""
 
-    def __init__(self, tree: Tree, insert_missing: bool) -> None:
+    def __init__(self, tree: Tree, insert_missing: bool, settled: Settled) -> None:
         self.tree = tree
         self.insert_missing = insert_missing
+        self.settled = settled
         self.node = ROOT
+        self.beside: int | None = None
         self.on_tree = True
+        self.last: Role = "user"
         self.steps: list[Step] = []
         self.echoes: list[Echo] = []
         self.notes: list[Note] = []
@@ -100,7 +124,7 @@ class _Walk:
                 self._close_calls(messages, at)
                 at = self._assistant(messages, at) if role == "assistant" else self._message(messages, at)
         self._close_calls(messages, at)
-        return Match(self.node, tuple(self.steps), tuple(self.echoes), (*request.notes, *self.notes))
+        return Match(self.node, tuple(self.steps), tuple(self.echoes), (*request.notes, *self.notes), self.last)
 
     def _root(self, request: ModelRequest, variant: str) -> int:
         """Tools, leading system messages and the first message behind them are rendered as one."""
@@ -113,13 +137,16 @@ class _Walk:
             end += 1
         key = _key(b"root", variant.encode(), _tools_key(request.tools), *map(_content, messages[:end]))
         new = self._advance(Step(key, "root", messages[:end]))
+        self.last = messages[end - 1].role if end else self.last
         if first == "assistant" and end == 1:
             self.echoes += [Echo(-1, "foreign")] if new else []
             self._said(messages[0])
         return end
 
     def _message(self, messages: Sequence[Message], at: int) -> int:
-        self._advance(Step(_key(b"message", _content(messages[at])), "message", (messages[at],)))
+        message = messages[at]
+        self._advance(Step(_key(b"message", _content(message)), "message", (message,), behind=self.last))
+        self.last = message.role
         return at + 1
 
     def _results(self, messages: Sequence[Message], at: int) -> int:
@@ -164,6 +191,7 @@ class _Walk:
     def _add_results(self, results: Sequence[Message], reordered: bool, missing: Sequence[Message]) -> None:
         calls = [call.id for call in self.before.calls] if self.before else []
         parts = [_key(str(calls.index(message.call_id)).encode(), _content(message)) for message in results]
+        self.last = "tool"
         if not self._advance(Step(_key(b"results", *parts), "results", tuple(results), self.before)):
             return
         if reordered:
@@ -182,17 +210,20 @@ class _Walk:
         for stop in range(min(end, at + self._most_pieces(messages[at:end])), at, -1):
             echoed = _merged(messages[at:stop])
             if found := self._find(echoed):
-                turn, echo = found
-                self._splice(turn, "split" if stop > at + 1 else echo)
+                turn, echo = found[0], "split" if stop > at + 1 else found[1]
+                if at < self.settled.end and self.settled.drops(turn):
+                    self._settle(turn, echo)
+                else:
+                    self._splice(turn, echo)
                 _answer_as(self.before, echoed, messages, stop)
                 return stop
-        self._foreign(messages[at])
+        self._foreign(messages[at], at < self.settled.end)
         return at + 1
 
     def _most_pieces(self, echoed: Sequence[Message]) -> int:
         """Into how many messages a draw that may begin here can have been split: one a part."""
         turns = [self._identified(message) for message in echoed[:PIECES]] if len(echoed) > 1 else []
-        held = self.tree.draws(self.node) if self.on_tree and len(echoed) > 1 else []
+        held = self._draws() if len(echoed) > 1 else []
         parts = [len(turn.message.parts) for turn in (*turns, *held) if turn is not None and turn.message is not None]
         return max(1, min(PIECES, max(parts, default=1)))
 
@@ -202,11 +233,9 @@ class _Walk:
             assert turn.message is not None
             echo = classify(turn.message, named_as(turn.message, echoed, proved=True))
             return None if echo in FORKS else (turn, echo)
-        if not self.on_tree:
-            return None
         equal = [
             (turn, echo)
-            for turn in self.tree.draws(self.node)
+            for turn in self._draws()
             if turn.message is not None
             and len(turn.sampled)
             and (echo := classify(turn.message, named_as(turn.message, echoed, proved=False))) not in FORKS
@@ -215,6 +244,11 @@ class _Walk:
             return None
         turn, echo = max(equal, key=lambda pair: (pair[0].delivered, pair[0].seq))
         return turn, "ambiguous" if len(equal) > 1 else echo
+
+    def _draws(self) -> list[Turn]:
+        """Those that may have come back here."""
+        held = self.tree.draws(self.node) if self.on_tree else []
+        return held if self.beside is None else [*held, *self.tree.draws(self.beside)]
 
     def _identified(self, echoed: Message) -> Turn | None:
         for call in echoed.calls:
@@ -228,16 +262,30 @@ class _Walk:
     def _splice(self, turn: Turn, echo: EchoClass) -> None:
         if self.on_tree and turn.parent == self.node:
             self.echoes.append(Echo(turn.seq, echo))
-            self.node = turn.end
-        elif self._advance(Step(_key(b"transplant", str(turn.seq).encode()), "transplant", turn=turn.seq)):
-            self.echoes.append(Echo(turn.seq, echo, transplanted=True))
+            self.node, self.beside = turn.end, None
+        else:
+            key = _key(b"transplant", str(turn.seq).encode())
+            if self._advance(Step(key, "transplant", turn=turn.seq, behind=self.last)):
+                self.echoes.append(Echo(turn.seq, echo, transplanted=True))
         self._said(turn.message)
 
-    def _foreign(self, echoed: Message) -> None:
+    def _settle(self, turn: Turn, echo: EchoClass) -> None:
+        """A draw whose reasoning the template drops by now: rendered as the template writes it, on a branch that leaves
+        before the draw."""
+        assert turn.message is not None
+        key = _key(b"settled", str(turn.seq).encode())
+        if self._advance(Step(key, "assistant", (turn.message,), behind=self.last, settled=True)):
+            self.echoes.append(Echo(turn.seq, echo))
+            self.notes.append(Note("settled", f"the template drops the reasoning of turn {turn.id} here"))
+        self.beside = turn.end
+        self._said(turn.message)
+
+    def _foreign(self, echoed: Message, settled: bool) -> None:
         turn = self._identified(echoed)
         if turn is None and self.on_tree and (draws := self.tree.draws(self.node)):
             turn = draws[-1]
-        if self._advance(Step(_key(b"assistant", _content(echoed)), "assistant", (echoed,))):
+        key = _key(b"settled" if settled else b"assistant", _content(echoed))
+        if self._advance(Step(key, "assistant", (echoed,), behind=self.last, settled=settled)):
             if turn is not None and turn.message is not None:
                 self.echoes.append(Echo(turn.seq, classify(turn.message, echoed)))
             else:
@@ -245,23 +293,25 @@ class _Walk:
         self._said(echoed)
 
     def _said(self, message: Message | None) -> None:
-        self.before = message
+        self.before, self.last = message, "assistant"
         self.open_calls = [call.id for call in message.calls] if message else []
 
     def _advance(self, step: Step) -> bool:
         """-> whether the step is new: what is held already was told when it came."""
-        if self.on_tree and (child := self._child(step.key)) is not None:
+        if self.beside is not None:
+            self.beside = self._child(self.beside, step.key)
+        if self.on_tree and (child := self._child(self.node, step.key)) is not None:
             self.node = child
             return False
         self.on_tree = False
         self.steps.append(step)
         return True
 
-    def _child(self, key: bytes) -> int | None:
+    def _child(self, at: int, key: bytes) -> int | None:
         """A continuation may hang behind a draw or, where its stop id disagreed, before the stop."""
-        child = self.tree.child(self.node, key)
-        if child is None and self.node != ROOT:
-            node = self.tree.nodes[self.node]
+        child = self.tree.child(at, key)
+        if child is None and at != ROOT:
+            node = self.tree.nodes[at]
             if node.origin == "sampled" and node.offset > 0:
                 return self.tree.child(node.parent, key)
         return child

@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from bridle.errors import LogCorrupt
-from bridle.messages import FinishReason, Kind, KindRule, Message, Note, ThreadFacts, ThreadRule
+from bridle.extras import Packed
+from bridle.messages import CallStatus, FinishReason, Kind, KindRule, Message, Note, ThreadFacts, ThreadRule
 from bridle.sessions.match import Echo
 from bridle.sessions.tree import Origin, TurnReason
 from bridle.tokens import Ids
@@ -69,11 +70,16 @@ class SessionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     kinds: tuple[KindRule, ...] = ()
     threads: tuple[ThreadRule, ...] = ()
-    history: Literal["keep"] = "keep"
+    history: Literal["keep", "template"] = "keep"
+    """What becomes of reasoning in a history. keep: what was sampled stays as it was sampled. template: where the chat
+    template drops it the branch leaves the draw, and goes on as the template writes it."""
     thinking: bool | None = None
     """Pins the template's thinking switch, whatever requests say."""
     effort: str = ""
     """Pins the template's reasoning effort."""
+    tool_choice: Literal["hold", "record"] = "hold"
+    """What is done with a request that forbids calls, or needs one, or allows some: its answer is held to that and does
+    not train, or that is a wish and written down."""
     media: Literal["refuse", "replace"] = "refuse"
     """What a text model does with images and files: refuse the request, or put a line of text in their place."""
     capture: Literal["none", "raw"] = "none"
@@ -135,6 +141,10 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The client's stop text that ended the draw; `message` ends before it, `ids` do not."""
     failed: str = ""
     """What the engine failed with, where it did; a draw its client left has none."""
+    ill_formed: tuple[CallStatus, ...] = ()
+    """Of each call in the draw that is not ok, in order; `message` has some of them as text."""
+    extras: Packed = {}
+    """What the engine said of each id beside its logprob, where it said something."""
     delivered: bool = True
     """Whether a client was there to have it; a `Delivery` behind it holds more."""
 

@@ -14,7 +14,9 @@ import msgspec
 import numpy as np
 
 from bridle.errors import LimitReached, LogCorrupt, SessionSealed
+from bridle.extras import NO_EXTRAS, Extras, pack, unpack
 from bridle.messages import (
+    CallStatus,
     FinishReason,
     Message,
     ModelRequest,
@@ -78,6 +80,8 @@ class Draw(msgspec.Struct, frozen=True):
     stop_id: int | None = None
     stop_sequence: str = ""
     failed: str = ""
+    ill_formed: tuple[CallStatus, ...] = ()
+    extras: Extras = NO_EXTRAS
 
 
 class Session:
@@ -127,6 +131,12 @@ class Session:
     def used_turns(self) -> int:
         """A turn that an engine ended without a token was not the agent's."""
         return sum(turn.status == "started" or len(turn.sampled) > 0 for turn in self.tree.turns)
+
+    def said(self, identity: str) -> Message | None:
+        """The answer with this signature, or with a call of this id."""
+        tree = self.tree
+        seq = tree.turn_by_signature.get(identity, tree.turn_by_call.get(identity))
+        return None if seq is None else tree.turns[seq].message
 
     def open(self, record: Opened) -> None:
         self._record(record)
@@ -207,6 +217,8 @@ class Session:
                 at=at,
                 stop_sequence=draw.stop_sequence,
                 failed=draw.failed,
+                ill_formed=draw.ill_formed,
+                extras=pack(draw.extras),
                 delivered=delivered,
             )
         )
@@ -310,6 +322,10 @@ class Session:
         turn.message = record.message
         turn.stop_id = record.stop_id
         turn.reason = record.reason
+        turn.ill_formed = record.ill_formed
+        turn.extras = unpack(record.extras)
+        if not turn.extras.fit(len(turn.sampled)):
+            raise LogCorrupt(f"turn {turn.id}: extras that are not of its {len(turn.sampled)} sampled ids")
         turn.delivered = record.delivered
         self.tree.finish(turn)
         self.tree.turn_by_signature[signature(turn.id)] = turn.seq

@@ -11,7 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from bridle.messages import FinishReason, Kind, Message
+from bridle.extras import NO_EXTRAS, Extras
+from bridle.messages import CallStatus, FinishReason, Kind, Message
 from bridle.tokens import Ids, concatenate
 
 ROOT = -1
@@ -69,6 +70,10 @@ class Turn:
     reason: TurnReason | None = None
     stop_id: int | None = None
     """The sampled stop id, when the draw ended with one."""
+    ill_formed: tuple[CallStatus, ...] = ()
+    """Of each call in it that is not ok, in order."""
+    extras: Extras = NO_EXTRAS
+    """Of each of `sampled`."""
     nodes: list[int] = field(default_factory=list)
 
     @property
@@ -87,6 +92,8 @@ class Tree:
         self.by_key: dict[tuple[int, bytes], int] = {}
         self.turn_by_call: dict[str, int] = {}
         self.turn_by_signature: dict[str, int] = {}
+        self.said: dict[str, str] = {}
+        """Call id -> the id that the model itself gave the call, of those that have one."""
 
     def length(self, node: int) -> int:
         return 0 if node == ROOT else self.nodes[node].length
@@ -113,6 +120,8 @@ class Tree:
         if turn.message is not None:
             for call in turn.message.calls:
                 self.turn_by_call[call.id] = turn.seq
+                if call.said:
+                    self.said[call.id] = call.said
             for signature in turn.message.signatures:
                 self.turn_by_signature[signature] = turn.seq
         return node

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from bridle.messages import Document, Image, Message, ModelRequest, Part, Text, Thinking, Tool, ToolCall
+from bridle.messages import Document, Image, Message, ModelRequest, Part, Text, Thinking, Tool, ToolCall, Wishes
 from bridle.protocols.gemini_wire import sealed
 
 
@@ -58,12 +58,13 @@ def free_text(arguments: str) -> str:
 def anthropic(request: ModelRequest) -> tuple[str, dict[str, Any]]:
     first, *rest = request.messages
     top = first if first.role == "system" and any(part != Text("") for part in first.parts) and rest else None
-    wishes, choice = request.wishes, request.wishes.tool_choice
+    wishes = request.wishes
     schema = {"type": "json_schema", "schema": request.response_schema}
     form = None if request.response_schema is None else schema
     config = given({"effort": request.switches.effort or None, "format": form})
-    kinds = {"auto": "auto", "required": "any", "none": "none"}
-    chosen = {"type": kinds[choice]} if choice in kinds else {"type": "tool", "name": choice}
+    chosen = {"type": {"auto": "auto", "required": "any", "none": "none"}[wishes.tool_choice]}
+    if wishes.tool_choice == "required" and len(wishes.allowed) == 1:
+        chosen = {"type": "tool", "name": wishes.allowed[0]}
     apart = {} if wishes.parallel_calls is None else {"disable_parallel_tool_use": not wishes.parallel_calls}
     thinking = {None: None, True: {"type": "enabled", "budget_tokens": 1024}, False: {"type": "disabled"}}
     return "/v1/messages", {
@@ -145,7 +146,7 @@ def openai_chat(request: ModelRequest) -> tuple[str, dict[str, Any]]:
         "model": request.model,
         "messages": [_chat_message(message, freeform) for message in request.messages],
         "tools": [_chat_tool(tool) for tool in request.tools] or None,
-        "tool_choice": _chat_choice(wishes.tool_choice, freeform),
+        "tool_choice": _chat_choice(wishes, freeform),
         "parallel_tool_calls": wishes.parallel_calls,
         "max_completion_tokens": wishes.max_tokens,
         "temperature": wishes.temperature,
@@ -219,11 +220,14 @@ def _chat_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": said | {"parameters": tool.parameters}}
 
 
-def _chat_choice(choice: str, freeform: set[str]) -> Any:
-    if choice in ("auto", "none", "required"):
-        return choice
-    kind = "custom" if choice in freeform else "function"
-    return {"type": kind, kind: {"name": choice}}
+def _chat_choice(wishes: Wishes, freeform: set[str]) -> Any:
+    kinds = [(name, "custom" if name in freeform else "function") for name in wishes.allowed]
+    named = [{"type": kind, kind: {"name": name}} for name, kind in kinds]
+    if not named:
+        return wishes.tool_choice
+    if wishes.tool_choice == "required" and len(named) == 1:
+        return named[0]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": wishes.tool_choice, "tools": named}}
 
 
 # --- OpenAI Responses ---
@@ -244,7 +248,7 @@ def openai_responses(request: ModelRequest) -> tuple[str, dict[str, Any]]:
         "previous_response_id": f"resp_{request.previous}" if request.previous else None,
         "store": request.store,
         "tools": list(_response_tools(request.tools)) or None,
-        "tool_choice": _response_choice(wishes.tool_choice, offered),
+        "tool_choice": _response_choice(wishes, offered),
         "parallel_tool_calls": wishes.parallel_calls,
         "max_output_tokens": wishes.max_tokens,
         "temperature": wishes.temperature,
@@ -320,10 +324,13 @@ def _response_tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", **said, "parameters": tool.parameters}
 
 
-def _response_choice(choice: str, offered: Mapping[str, Tool]) -> Any:
-    if choice in ("auto", "none", "required"):
-        return choice
-    return {"type": offered[choice].form, "name": choice}
+def _response_choice(wishes: Wishes, offered: Mapping[str, Tool]) -> Any:
+    named = [{"type": offered[name].form, "name": name} for name in wishes.allowed]
+    if not named:
+        return wishes.tool_choice
+    if wishes.tool_choice == "required" and len(named) == 1:
+        return named[0]
+    return {"type": "allowed_tools", "mode": wishes.tool_choice, "tools": named}
 
 
 # --- Gemini ---
@@ -338,7 +345,7 @@ def gemini(request: ModelRequest) -> tuple[str, dict[str, Any]]:
         "systemInstruction": top,
         "contents": list(_gemini_contents(rest if top else request.messages)),
         "tools": [{"functionDeclarations": [_gemini_tool(tool) for tool in request.tools]}] if request.tools else None,
-        "toolConfig": {"functionCallingConfig": _gemini_choice(request.wishes.tool_choice)},
+        "toolConfig": {"functionCallingConfig": _gemini_choice(request.wishes)},
         "generationConfig": given(_gemini_config(request)),
         "labels": dict(request.metadata) or None,
     }
@@ -409,9 +416,9 @@ def _gemini_tool(tool: Tool) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
 
 
-def _gemini_choice(choice: str) -> dict[str, Any]:
-    modes = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
-    return {"mode": modes[choice]} if choice in modes else {"mode": "ANY", "allowedFunctionNames": [choice]}
+def _gemini_choice(wishes: Wishes) -> dict[str, Any]:
+    modes = {"auto": "VALIDATED" if wishes.allowed else "AUTO", "none": "NONE", "required": "ANY"}
+    return given({"mode": modes[wishes.tool_choice], "allowedFunctionNames": list(wishes.allowed) or None})
 
 
 WRITERS: dict[str, Callable[[ModelRequest], tuple[str, dict[str, Any]]]] = {

@@ -196,7 +196,8 @@ def _openai_responses() -> list[Seed]:
         },
         {"type": "local_shell_call_output", "call_id": "c3", "output": "[]"},
         {"type": "web_search_call", "id": "ws_1", "status": "completed"},
-        {"type": "item_reference", "id": "msg_1"},
+        {"type": "item_reference", "id": f"msg_{SIGNATURE}_0"},
+        {"type": "compaction", "encrypted_content": SIGNATURE},
         {"role": "user", "content": [{"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"}]},
     ]
     full = opening | {
@@ -218,6 +219,8 @@ def _openai_responses() -> list[Seed]:
         Seed("openai_responses", "/v1/responses", full),
         Seed("openai_responses", "/v1/responses", opening | {"input": history, "stream": True, "store": False}),
         Seed("openai_responses", "/v1/responses", opening | {"input": history}),
+        Seed("openai_responses", "/v1/responses", opening | {"input": [*history, {"type": "compaction_trigger"}]}),
+        Seed("openai_responses", "/v1/responses/compact", opening | {"input": history}),
         Seed("openai_responses", "/v1/responses/input_tokens", opening | {"input": history}),
     ]
 

@@ -304,7 +304,7 @@ class FuzzEngine:
     """Answers whatever it is asked, in turn, so that no fault is its own."""
 
     def __init__(self, renderer: Renderer) -> None:
-        self.facts = EngineFacts("fuzz", "fuzz", context_length=200_000)
+        self.facts = EngineFacts("fuzz", "fuzz", context_length=200_000, holds_calls=True)
         self._renderer = renderer
         self._turn = 0
 
