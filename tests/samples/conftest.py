@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis.strategies as st
 import msgspec
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from bridle.engines.script import Expect
 from bridle.exporters.jsonl import JsonlExporter
 from bridle.messages import FinishReason, Kind
 from bridle.samples.linearize import Options, Result, linearize
-from bridle.sessions.tree import Origin, Tree, Turn, TurnReason
+from bridle.sessions.tree import ROOT, Origin, Tree, Turn, TurnReason
 from bridle.tokens import Ids, ids_of
 
 
@@ -98,6 +100,48 @@ class Growth:
         return [(s.tokens.tolist(), s.loss_mask.tolist()) for s in self.build(**options).samples]
 
 
+REASONS = [None, None, None, "forced", "no_logprob", "bad_logprob", "constrained", "undelivered", "duplicate_draw"]
+STEPS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "on": st.integers(0, 10**6),
+            "before_stop": st.booleans(),
+            "said": st.integers(0, 3),
+            "moved": st.booleans(),
+            "lead": st.integers(0, 2),
+            "drawn": st.integers(0, 4),
+            "kind": st.sampled_from(["main", "main", "subagent", "auxiliary"]),
+            "reason": st.sampled_from(REASONS),
+            "delivered": st.sampled_from([True, True, True, False]),
+            "finish": st.sampled_from(["stop", "length"]),
+            "again": st.booleans(),
+        }
+    ),
+    max_size=14,
+)
+
+
+def grow(growth: Any, steps: list[dict[str, Any]]) -> None:
+    """`again`: behind the prompt of the turn before. Ids repeat on purpose, logprobs never do."""
+    prompt, lead = ROOT, ()
+    for number, step in enumerate(steps):
+        if not (step["again"] and number):
+            parent = step["on"] % (len(growth.tree.nodes) + 1) - 1
+            parent = leave_before_stop(growth.tree, parent) if step["before_stop"] and parent != ROOT else parent
+            ids = [number % 3] * step["said"]
+            moved = {"origin": "transplanted", "turn": step["on"] % number} if step["moved"] and number else {}
+            prompt = growth.say(parent, *ids, **moved) if ids else parent
+            lead = (3,) * step["lead"]
+        drawn = [4 + step["on"] % 2] * step["drawn"]
+        fields = {name: step[name] for name in ("kind", "reason", "delivered", "finish")}
+        growth.draw(prompt, *drawn, lead=lead, **fields)
+
+
+def leave_before_stop(tree: Tree, node: int) -> int:
+    turn = tree.nodes[node].turn if tree.nodes[node].origin == "sampled" else -1
+    return tree.split_stop(tree.turns[turn]) if turn >= 0 and tree.turns[turn].stop_id is not None else node
+
+
 @pytest.fixture
 def growth() -> Growth:
     return Growth()
@@ -107,3 +151,15 @@ def growth() -> Growth:
 def growth_type() -> type[Growth]:
     """For tests that grow many."""
     return Growth
+
+
+@pytest.fixture(scope="session")
+def grown() -> Callable[[Callable[[Any], Any]], Growth]:
+    """`grown(draw)`: a growth of any shape, `draw` being hypothesis's."""
+
+    def any_growth(draw: Callable[[Any], Any]) -> Growth:
+        growth = Growth()
+        grow(growth, draw(STEPS))
+        return growth
+
+    return any_growth

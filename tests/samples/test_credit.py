@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bridle.errors import ConfigError
-from bridle.samples.credit import Graded, Rule, advantages, credited
+from bridle.errors import ConfigError, CreditFailed, GraderError
+from bridle.samples.credit import Credit, Graded, Rule, advantages, credited
 from bridle.samples.linearize import Options, linearize
 from bridle.sessions.tree import ROOT
 
@@ -47,9 +47,47 @@ def test_a_function_may_credit_by_what_is_in_the_samples(growth: Any) -> None:
     ]
 
 
-def test_a_function_that_forgets_a_sample_is_refused(growth: Any) -> None:
-    with pytest.raises(ConfigError, match="1 rewards for 3 samples"):
-        rewards(growth, lambda reward, samples: [reward])
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (lambda reward, samples: [reward], "1 rewards for 3 samples"),
+        (lambda reward, samples: [float("nan")] * len(samples), "a finite one"),
+        (lambda reward, samples: [None] * len(samples), "raised TypeError"),
+        (lambda reward, samples: samples[7], "raised IndexError"),
+    ],
+)
+def test_a_function_that_does_not_give_each_sample_a_reward_has_failed(growth: Any, rule: Any, said: str) -> None:
+    with pytest.raises(CreditFailed, match=said):
+        rewards(growth, rule)
+
+
+def shares(reward: float, samples: Any) -> list[float]:
+    return [reward for _ in samples]
+
+
+def test_a_rule_is_a_name_or_a_function_of_ones_own() -> None:
+    assert Credit("split").found() == "split"
+    assert Credit(f"{__name__}:shares").found() is shares
+    with pytest.raises(ConfigError, match='unknown credit rule "brodcast": did you mean "broadcast"'):
+        Credit("brodcast").found()
+
+
+def test_a_turns_reward_stands_at_its_last_token_in_the_sample_that_accounts_for_it(growth: Any) -> None:
+    trunk = growth.draw(growth.say(ROOT, 1), 10, 11)
+    growth.draw(growth.say(trunk, 2), 12, 13)
+    growth.draw(growth.say(trunk, 3), 14, delivered=False)
+    growth.draw(growth.say(trunk, 4), 15)
+    grade = Graded(1.0, True, turns={"t0": 0.5, "t1": -1.0, "t2": 9.0})
+    first, second = growth.build(grade=grade).samples
+    assert first.token_rewards is not None
+    assert first.token_rewards.tolist() == [0, 0, 0.5, 0, 0, -1.0]
+    assert (first.reward, second.reward, second.token_rewards) == (1.0, 1.0, None)
+
+
+def test_a_reward_for_a_turn_there_is_not_is_the_graders_fault(growth: Any) -> None:
+    growth.draw(growth.say(ROOT, 1), 10)
+    with pytest.raises(GraderError, match="'t7', which there is not; turns are t0"):
+        growth.build(grade=Graded(1.0, True, turns={"t7": 0.5}))
 
 
 def test_a_rollout_without_a_grade_has_no_reward_and_the_cause(growth: Any) -> None:
@@ -89,3 +127,19 @@ def test_excluded_causes_leave_the_baseline_and_the_training() -> None:
     group = [*graded(0.0, 1.0), Graded(0.0, True, "wall_clock")]
     assert advantages(group)[2] == pytest.approx(-0.577350, abs=1e-6)
     assert advantages(group, {"wall_clock"}) == pytest.approx([-0.707107, 0.707107, None], abs=1e-6)
+
+
+def test_leave_one_out_compares_with_the_mean_of_the_others() -> None:
+    assert advantages(graded(0.0, 0.25, 1.0), baseline="leave_one_out") == pytest.approx([-0.625, -0.25, 0.875])
+
+
+def test_a_mean_baseline_scales_nothing() -> None:
+    assert advantages(graded(0.0, 1.0, 1.0, 0.0), baseline="mean") == pytest.approx([-0.5, 0.5, 0.5, -0.5])
+
+
+@pytest.mark.parametrize("baseline", ["standard", "leave_one_out", "mean"])
+def test_no_baseline_hears_of_a_rollout_without_a_grade(baseline: Any) -> None:
+    alone, among = advantages(graded(0.0, 1.0), (), baseline), advantages(graded(0.0, None, 1.0), (), baseline)
+    assert [value for value in among if value is not None] == alone
+    assert advantages(graded(1.0, None), (), baseline) == [None, None]
+    assert advantages(graded(0.5, 0.5), (), baseline) == [0.0, 0.0]

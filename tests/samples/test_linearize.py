@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 
 from bridle.errors import LogCorrupt
-from bridle.messages import KINDS
+from bridle.extras import Extras, PerId
 from bridle.samples.check import check
+from bridle.samples.drop import Kinds
 from bridle.samples.linearize import Options, linearize
 from bridle.sessions.tree import ROOT, Tree, Turn
 from bridle.tokens import ids_of
@@ -56,7 +57,7 @@ def test_a_kind_that_does_not_train_makes_no_branch_and_is_counted(growth: Any) 
     result = growth.build()
     assert growth.rows() == [([1, 10], [0, 1])]
     assert result.fidelity.totals.untrained == {"kind": 2}
-    assert len(growth.build(train=KINDS).samples[0].turns) == 2
+    assert len(growth.build(kinds=Kinds(auxiliary="train")).samples[0].turns) == 2
 
 
 def test_an_untrained_kind_under_a_trained_draw_stays_as_context(growth: Any) -> None:
@@ -127,6 +128,21 @@ def test_a_branch_that_leaves_before_the_stop_id_shares_the_rest_of_the_draw(gro
     assert result.samples[0].version_spans == ((1, 5), (2, 6))
 
 
+def test_what_is_said_of_each_id_stands_at_its_place_also_where_a_draw_is_split_or_cut(growth: Any) -> None:
+    growth.draw(growth.say(ROOT, 1), 10, 11, 9)
+    kept, numbers = PerId(np.array([1, 2, 1], np.int32), ids_of([7, 8, 9, 6])), np.array([-1, -2, -3], np.float32)
+    growth.tree.turns[0].extras = Extras(kept_tokens=kept, reference_logprobs=numbers)
+    growth.draw(growth.say(growth.tree.split_stop(growth.tree.turns[0]), 3), 13)
+    first, second = growth.build().samples
+    assert first.reference_logprobs is not None
+    assert first.kept_tokens is not None
+    assert first.reference_logprobs.tolist() == [0, -1, -2, -3]
+    assert (first.kept_tokens.counts.tolist(), first.kept_tokens.values.tolist()) == ([0, 1, 2, 1], [7, 8, 9, 6])
+    assert (second.kept_tokens, second.reference_logprobs, first.routed_experts) == (None, None, None)
+    cut = growth.build(max_sample_tokens=3).samples[0].to_dict()
+    assert (cut["kept_tokens"], cut["reference_logprobs"]) == ({"counts": [0, 1, 2], "values": [7, 8, 9]}, [0, -1, -2])
+
+
 def test_unused_draws_train_unless_they_are_to_be_dropped(growth: Any) -> None:
     prompt = growth.say(ROOT, 1)
     growth.draw(prompt, 10)
@@ -176,47 +192,7 @@ def test_tokens_that_reached_no_branch_are_an_error_not_a_gap(growth: Any) -> No
 
 # Any tree
 
-REASONS = [None, None, None, "forced", "no_logprob", "bad_logprob", "constrained", "undelivered", "duplicate_draw"]
-STEPS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "on": st.integers(0, 10**6),
-            "before_stop": st.booleans(),
-            "said": st.integers(0, 3),
-            "moved": st.booleans(),
-            "lead": st.integers(0, 2),
-            "drawn": st.integers(0, 4),
-            "kind": st.sampled_from(["main", "main", "subagent", "auxiliary"]),
-            "reason": st.sampled_from(REASONS),
-            "delivered": st.sampled_from([True, True, True, False]),
-            "finish": st.sampled_from(["stop", "length"]),
-            "again": st.booleans(),
-        }
-    ),
-    max_size=14,
-)
 LIMITS = st.none() | st.integers(1, 25)
-
-
-def grow(growth: Any, steps: list[dict[str, Any]]) -> None:
-    """`again`: behind the prompt of the turn before. Ids repeat on purpose, logprobs never do."""
-    prompt, lead = ROOT, ()
-    for number, step in enumerate(steps):
-        if not (step["again"] and number):
-            parent = step["on"] % (len(growth.tree.nodes) + 1) - 1
-            parent = leave_before_stop(growth.tree, parent) if step["before_stop"] and parent != ROOT else parent
-            ids = [number % 3] * step["said"]
-            moved = {"origin": "transplanted", "turn": step["on"] % number} if step["moved"] and number else {}
-            prompt = growth.say(parent, *ids, **moved) if ids else parent
-            lead = (3,) * step["lead"]
-        drawn = [4 + step["on"] % 2] * step["drawn"]
-        fields = {name: step[name] for name in ("kind", "reason", "delivered", "finish")}
-        growth.draw(prompt, *drawn, lead=lead, **fields)
-
-
-def leave_before_stop(tree: Tree, node: int) -> int:
-    turn = tree.nodes[node].turn if tree.nodes[node].origin == "sampled" else -1
-    return tree.split_stop(tree.turns[turn]) if turn >= 0 and tree.turns[turn].stop_id is not None else node
 
 
 def oracle(growth: Any, options: Options) -> list[tuple[Any, ...]]:
@@ -241,7 +217,11 @@ def oracle(growth: Any, options: Options) -> list[tuple[Any, ...]]:
         if nodes[index].origin != "sampled":
             return False
         turn = turns[nodes[index].turn]
-        gone = turn.reason in ("undelivered", "duplicate_draw") or not turn.delivered or turn.kind not in options.train
+        gone = (
+            turn.reason in ("undelivered", "duplicate_draw")
+            or not turn.delivered
+            or options.kinds.of(turn.kind) != "train"
+        )
         return not gone and not (options.unused_draws == "drop" and unused(turn))
 
     alive = [index for index in paths if kept(index)]
@@ -267,12 +247,11 @@ def oracle(growth: Any, options: Options) -> list[tuple[Any, ...]]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(steps=STEPS, limit=LIMITS, unused=st.sampled_from(["train", "drop"]))
+@given(data=st.data(), limit=LIMITS, unused=st.sampled_from(["train", "drop"]))
 def test_any_tree_gives_what_the_rules_say_token_by_token(
-    growth_type: Any, steps: list[dict[str, Any]], limit: int | None, unused: Any
+    grown: Any, data: st.DataObject, limit: int | None, unused: Any
 ) -> None:
-    growth = growth_type()
-    grow(growth, steps)
+    growth = grown(data.draw)
     options = Options(max_sample_tokens=limit, unused_draws=unused)
     result = linearize(growth.tree, options)
     rows = [(s.tokens.tolist(), s.loss_mask.tolist(), s.logprobs.tolist()) for s in result.samples]
@@ -280,12 +259,11 @@ def test_any_tree_gives_what_the_rules_say_token_by_token(
 
 
 @settings(max_examples=300, deadline=None)
-@given(steps=STEPS, limit=LIMITS, unused=st.sampled_from(["train", "drop"]))
+@given(data=st.data(), limit=LIMITS, unused=st.sampled_from(["train", "drop"]))
 def test_in_any_tree_every_token_trains_once_behind_its_prompt_or_is_counted(
-    growth_type: Any, steps: list[dict[str, Any]], limit: int | None, unused: Any
+    grown: Any, data: st.DataObject, limit: int | None, unused: Any
 ) -> None:
-    growth = growth_type()
-    grow(growth, steps)
+    growth = grown(data.draw)
     result = linearize(growth.tree, Options(max_sample_tokens=limit, unused_draws=unused))
     totals = result.fidelity.totals
     assert totals.sampled == sum(len(turn.sampled) for turn in growth.tree.turns)
@@ -303,12 +281,11 @@ def test_in_any_tree_every_token_trains_once_behind_its_prompt_or_is_counted(
 
 
 @settings(max_examples=100, deadline=None)
-@given(steps=STEPS, limit=LIMITS, unused=st.sampled_from(["train", "drop"]))
+@given(data=st.data(), limit=LIMITS, unused=st.sampled_from(["train", "drop"]))
 def test_the_independent_checker_agrees_about_any_tree(
-    growth_type: Any, steps: list[dict[str, Any]], limit: int | None, unused: Any
+    grown: Any, data: st.DataObject, limit: int | None, unused: Any
 ) -> None:
-    growth = growth_type()
-    grow(growth, steps)
+    growth = grown(data.draw)
     with TemporaryDirectory() as directory:
         totals = growth.write(Path(directory), Options(max_sample_tokens=limit, unused_draws=unused)).fidelity.totals
         report = check(Path(directory))

@@ -22,18 +22,21 @@ from bridle.tasks.base import Task
 class Grade(msgspec.Struct, frozen=True, kw_only=True):
     """`reward_valid` is False exactly when `reward` is None. `cause` is a stable word ("passed", "failed",
     "grade_timeout", "patch_refused", or an error's kind), `detail` is for people. `parts`: rewards of which `reward` is
-    made, by name. `applied` is None when it did not come to that."""
+    made, by name. `turn_rewards`: of single turns, by turn id (the rollout's id, "-" and the turn's number), on top of
+    `reward`. `applied` is None when it did not come to that."""
 
     reward: float | None
     cause: str
     detail: str = ""
     parts: dict[str, float] = {}
+    turn_rewards: dict[str, float] = {}
     seconds: float = 0.0
     applied: Applied | None = None
 
     def __post_init__(self) -> None:
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise GraderError(f"a reward must be a finite number or None, got {self.reward}")
+        for reward in (self.reward, *self.turn_rewards.values()):
+            if reward is not None and not math.isfinite(reward):
+                raise GraderError(f"a reward must be a finite number or None, got {reward}")
 
     @property
     def reward_valid(self) -> bool:

@@ -13,35 +13,38 @@ from bridle.graders.base import Grade
 from bridle.graders.patch import Patch
 from bridle.rollouts.endings import Status
 from bridle.rollouts.records import RolloutRecord
-from bridle.samples.credit import Graded, credited
+from bridle.samples.credit import Graded, Rule, credited
 from bridle.samples.fidelity import Fidelity
+from bridle.samples.reduce import Reducer, reduced
 from bridle.samples.sample import Sample
 from bridle.tasks.base import Task
 
 
-def credit(
-    samples: Sequence[Sample],
-    fidelity: Fidelity | None,
-    task: Task,
-    rollout_id: str,
-    status: Status,
-    grade: Graded,
-    advantage: float | None,
+def build(
+    samples: Sequence[Sample], fidelity: Fidelity, grade: Graded, rule: Rule, reduce: Reducer | None
+) -> tuple[list[Sample], Fidelity]:
+    """What the rollout hands on, each with what it is worth. Raises ReducerFailed, CreditFailed or GraderError."""
+    if reduce is not None:
+        samples, fidelity = reduced(samples, fidelity, reduce)
+    return credited(samples, fidelity, grade, rule), fidelity
+
+
+def concluded(
+    samples: Sequence[Sample], task: Task, rollout_id: str, status: Status, grade: Graded, advantage: float | None
 ) -> list[Sample]:
-    """The samples with whose they are, how the rollout ended, and what it is worth. A sample that was cut stays so."""
-    if fidelity is None:
-        return []
-    described = [
+    """The samples with whose they are and how the rollout ended. One that was cut stays so."""
+    return [
         msgspec.structs.replace(
             sample,
             task_id=task.id,
             group_id=task.id,
             rollout_id=rollout_id,
             status=sample.status if status == "completed" else status,
+            cause=grade.cause,
+            advantage=advantage,
         )
         for sample in samples
     ]
-    return credited(described, fidelity, grade, advantage=advantage)
 
 
 def keep_patch(directory: Path, patch: Patch) -> None:

@@ -30,6 +30,8 @@ CAUSES: dict[str, tuple[Status, bool]] = {
     "never_started": ("failed", False),
     "never_called_model": ("failed", True),
     "engine": ("failed", True),
+    "reducer_failed": ("failed", False),
+    "credit_failed": ("failed", False),
     "wall_clock": ("aborted", True),
     "cancelled": ("aborted", True),
 }

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from bridle.rollouts.records import RolloutRecord
 from bridle.rollouts.run import Rollout, Services
-from bridle.samples.credit import advantages
 from bridle.tasks.base import Task
 
 
@@ -41,7 +40,7 @@ async def _group(
     async with asyncio.TaskGroup() as running:
         for rollout in rollouts:
             running.create_task(_place(rollout, places, watcher.ended), name=f"rollout {rollout.id}")
-    for rollout, advantage in zip(rollouts, advantages([rollout.graded for rollout in rollouts]), strict=True):
+    for rollout, advantage in zip(rollouts, services.advantages([rollout.graded for rollout in rollouts]), strict=True):
         rollout.advance(advantage)
     return [rollout.record() for rollout in rollouts]
 

@@ -7,26 +7,55 @@ into more samples changes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+import numpy as np
 
-from bridle.errors import ConfigError
+from bridle.errors import CreditFailed, GraderError
+from bridle.registry import resolve
 from bridle.samples.fidelity import Fidelity
-from bridle.samples.sample import Sample
+from bridle.samples.sample import Floats, Sample
 
-Rule = Literal["broadcast", "split", "final"] | Callable[[float, Sequence[Sample]], Sequence[float]]
+Shares = Callable[[float, Sequence[Sample]], Sequence[float]]
+Rule = Literal["broadcast", "split", "final"] | Shares
 """broadcast: every sample has the rollout's reward. split: equal shares that add up to it. final: the sample with the
 last draw has all of it, the others 0. A function: (reward, samples) -> one reward for each sample."""
 
+RULES: Mapping[str, Rule] = {"broadcast": "broadcast", "split": "split", "final": "final"}
+
 
 class Graded(msgspec.Struct, frozen=True):
-    """A rollout as its group sees it. `cause`: why it ended, None for a normal end."""
+    """A rollout as its group sees it. `cause`: why it ended, None for a normal end. `turns`: rewards of single turns,
+    by turn id, where a grader gives such."""
 
     reward: float | None
     reward_valid: bool
     cause: str | None = None
+    turns: Mapping[str, float] = {}
+
+
+Baseline = Literal["standard", "leave_one_out", "mean"]
+"""What a reward is compared with, r its rollout's and m the mean of the group's usable ones. standard: (r - m) /
+standard deviation over n - 1, as GRPO has it. leave_one_out: r - the mean of the others (RLOO). mean: r - m, as
+Dr. GRPO has it."""
+
+
+class Credit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`rule`: broadcast, split, final, or "my.module:function", (reward, samples) -> one reward a sample.
+    `exclude_from_group`: causes whose rollouts neither count in the baseline nor get an advantage."""
+
+    rule: str = "broadcast"
+    baseline: Baseline = "standard"
+    exclude_from_group: tuple[str, ...] = ()
+
+    def found(self) -> Rule:
+        """Raises ConfigError for a rule that there is not."""
+        if self.rule in RULES:
+            return RULES[self.rule]
+        shares: Shares = resolve("credit rule", dict.fromkeys(RULES, ""), self.rule)
+        return shares
 
 
 def credited(
@@ -36,18 +65,29 @@ def credited(
     rule: Rule = "broadcast",
     advantage: float | None = None,
 ) -> list[Sample]:
-    """The samples of one rollout with its grade. Without a reward all of them have None, and the cause says why."""
+    """The samples of one rollout with its grade. Without a reward all of them have None, and the cause says why.
+
+    Raises CreditFailed for a rule that does not give each sample a reward, GraderError for a reward of a turn there is
+    not."""
     shares = [None] * len(samples) if grade.reward is None else _shares(samples, fidelity, grade.reward, rule)
+    rewards = _turn_rewards(samples, fidelity, grade.turns)
     return [
         msgspec.structs.replace(
-            sample, reward=share, reward_valid=grade.reward_valid, cause=grade.cause, advantage=advantage
+            sample,
+            reward=share,
+            reward_valid=grade.reward_valid,
+            cause=grade.cause,
+            advantage=advantage,
+            token_rewards=rewards.get(index, sample.token_rewards),
         )
-        for sample, share in zip(samples, shares, strict=True)
+        for index, (sample, share) in enumerate(zip(samples, shares, strict=True))
     ]
 
 
-def advantages(rollouts: Sequence[Graded], exclude_from_group: Collection[str] = ()) -> list[float | None]:
-    """(reward - mean) / standard deviation (over n - 1) within the group's usable rollouts; None for the others.
+def advantages(
+    rollouts: Sequence[Graded], exclude_from_group: Collection[str] = (), baseline: Baseline = "standard"
+) -> list[float | None]:
+    """Within the group's usable rollouts; None for the others.
 
     Usable: validly graded and not ended by an excluded cause. Fewer than two of them give no update: None for all.
     Equal rewards give 0.0."""
@@ -59,8 +99,17 @@ def advantages(rollouts: Sequence[Graded], exclude_from_group: Collection[str] =
     if min(usable) == max(usable):
         return [None if reward is None else 0.0 for reward in rewards]
     mean = math.fsum(usable) / len(usable)
-    deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in usable) / (len(usable) - 1))
-    return [None if reward is None else (reward - mean) / deviation for reward in rewards]
+    scale = _scale(usable, mean, baseline)
+    return [None if reward is None else (reward - mean) * scale for reward in rewards]
+
+
+def _scale(usable: Sequence[float], mean: float, baseline: Baseline) -> float:
+    if baseline == "mean":
+        return 1.0
+    if baseline == "leave_one_out":
+        # r - (sum - r) / (n - 1) = (r - mean) * n / (n - 1).
+        return len(usable) / (len(usable) - 1)
+    return 1.0 / math.sqrt(math.fsum((reward - mean) ** 2 for reward in usable) / (len(usable) - 1))
 
 
 def _usable_reward(rollout: Graded, exclude_from_group: Collection[str]) -> float | None:
@@ -75,12 +124,29 @@ def _shares(samples: Sequence[Sample], fidelity: Fidelity, reward: float, rule: 
     if rule == "final":
         last = _last(fidelity)
         return [reward if index == last else 0.0 for index in range(len(samples))]
-    shares = list(rule(reward, samples))
-    if len(shares) != len(samples):
-        raise ConfigError(
-            f"the credit function gave {len(shares)} rewards for {len(samples)} samples; it must give one each"
+    try:
+        shares = [float(share) for share in rule(reward, samples)]
+    except Exception as error:
+        raise CreditFailed(f"the credit function raised {type(error).__name__}: {error}") from error
+    if len(shares) != len(samples) or not all(map(math.isfinite, shares)):
+        raise CreditFailed(
+            f"the credit function gave {len(shares)} rewards for {len(samples)} samples; it must give each a finite one"
         )
     return shares
+
+
+def _turn_rewards(samples: Sequence[Sample], fidelity: Fidelity, given: Mapping[str, float]) -> dict[int, Floats]:
+    """By sample: each turn's reward at the last token of it that a sample holds. A turn in no sample has none."""
+    homes = {turn.turn_id: turn.samples for turn in fidelity.turns}
+    rewards: dict[int, Floats] = {}
+    for turn_id, reward in given.items():
+        if turn_id not in homes:
+            raise GraderError(f"a reward for turn {turn_id!r}, which there is not; turns are {', '.join(homes)}")
+        for index in homes[turn_id][-1:]:
+            sample = samples[index]
+            dense = rewards.setdefault(index, np.zeros(len(sample.tokens), np.float32))
+            dense[max(span.end for span in sample.turns if span.turn_id == turn_id) - 1] = reward
+    return rewards
 
 
 def _last(fidelity: Fidelity) -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bridle.messages import FinishReason, Kind, Note, ThreadFacts
+from bridle.messages import CallStatus, FinishReason, Kind, Note, ThreadFacts
 from bridle.samples.sample import Reason
 from bridle.sessions.echo import FORKS
 from bridle.sessions.match import Echo
@@ -39,7 +39,7 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     what was held, `new_tokens` rendered (both None when nobody recorded it). `forks`: the echoes that made the branch
     leave what was held. `samples`: indexes of the samples that account for the draw. `distribution`: what it was drawn
     from and what its logprobs are of. `failed`: what the engine failed with. `thread`: which of the agent's
-    conversations it belongs to, where headers say."""
+    conversations it belongs to, where headers say. `ill_formed`: of each of its calls that is not ok, what it is."""
 
     turn_id: str
     kind: Kind
@@ -59,13 +59,15 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     distribution: Distribution | None = None
     failed: str = ""
     thread: ThreadFacts | None = None
+    ill_formed: tuple[CallStatus, ...] = ()
 
     def __post_init__(self) -> None:
         _balance(f"turn {self.turn_id}", self.sampled, self.trained, self.untrained)
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """`forced` is the part of `untrained` a script put in place. `echoes` by class, `kinds` in turns."""
+    """`forced` is the part of `untrained` a script put in place. `echoes` by class, `kinds` in turns.
+    `sampled_by_kind`: what of the sampled tokens each kind has. `ill_formed`: turns with a call that is not ok."""
 
     turns: int
     samples: int
@@ -76,6 +78,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     echoes: Mapping[str, int]
     forks: int
     kinds: Mapping[Kind, int]
+    sampled_by_kind: Mapping[Kind, int] = {}
+    ill_formed: int = 0
 
     def __post_init__(self) -> None:
         _balance("session", self.sampled, self.trained, self.untrained)
@@ -98,7 +102,7 @@ def record(
         _turn(turn, prompt, account, facts.get(turn.seq))
         for turn, prompt, account in zip(turns, prompts, accounts, strict=True)
     )
-    return Fidelity(records, _totals(records, samples))
+    return Fidelity(records, totals(records, samples))
 
 
 def _turn(turn: Turn, prompt: int, account: Account, facts: TurnFacts | None) -> TurnRecord:
@@ -122,10 +126,11 @@ def _turn(turn: Turn, prompt: int, account: Account, facts: TurnFacts | None) ->
         distribution=facts.distribution if facts else None,
         failed=facts.failed if facts else "",
         thread=facts.thread if facts else None,
+        ill_formed=turn.ill_formed,
     )
 
 
-def _totals(turns: Sequence[TurnRecord], samples: int) -> Totals:
+def totals(turns: Sequence[TurnRecord], samples: int) -> Totals:
     untrained = _summed(turn.untrained for turn in turns)
     return Totals(
         turns=len(turns),
@@ -137,7 +142,16 @@ def _totals(turns: Sequence[TurnRecord], samples: int) -> Totals:
         echoes=Counter(echo.echo for turn in turns for echo in turn.echoes),
         forks=sum(len(turn.forks) for turn in turns),
         kinds=Counter(turn.kind for turn in turns),
+        sampled_by_kind=_by_kind(turns),
+        ill_formed=sum(bool(turn.ill_formed) for turn in turns),
     )
+
+
+def _by_kind(turns: Sequence[TurnRecord]) -> dict[Kind, int]:
+    sampled: Counter[Kind] = Counter()
+    for turn in turns:
+        sampled[turn.kind] += turn.sampled
+    return sampled
 
 
 def _summed(counts: Iterable[Mapping[Reason, int]]) -> dict[Reason, int]:

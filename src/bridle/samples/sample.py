@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bridle.extras import PerId
 from bridle.messages import FinishReason, Kind
 from bridle.tokens import Ids
 
@@ -56,8 +57,11 @@ class Sample(msgspec.Struct, frozen=True, eq=False, kw_only=True, forbid_unknown
     """`tokens` int32[n], `loss_mask` uint8[n], `logprobs` float32[n] in nats (0.0 where the mask is 0).
 
     `version_spans`: (start, policy version), each holding up to the next. `weight`: trained tokens here / trained
-    tokens of the rollout. `branch`: the tree node of its last draw. `prompt_len`: tokens before the first draw
-    accounted for here. `untrained`: tokens of those draws that do not train, cut ones included. Raises ValueError.
+    tokens of the rollout. `branch`: the tree node of its last draw. `prompt_len`: how many tokens are the prompt;
+    no draw accounted for here begins in it. `untrained`: tokens of those draws that do not train, cut ones included.
+    `ill_formed`: those of them with a call that is not as it should be. `routed_experts`, `kept_tokens` (a count for
+    each token, 0 for context) and `reference_logprobs` float32[n]: what the engine said of these draws, None where it
+    said nothing. Raises ValueError.
     """
 
     tokens: Ids
@@ -81,7 +85,11 @@ class Sample(msgspec.Struct, frozen=True, eq=False, kw_only=True, forbid_unknown
     untrained: Mapping[Reason, int] = {}
     prompt_len: int = 0
     turns: tuple[TurnSpan, ...] = ()
+    ill_formed: tuple[str, ...] = ()
     token_rewards: Floats | None = None
+    routed_experts: PerId | None = None
+    kept_tokens: PerId | None = None
+    reference_logprobs: Floats | None = None
     metadata: Mapping[str, Any] = {}
     schema_version: Literal[1] = 1
 
@@ -97,14 +105,21 @@ class Sample(msgspec.Struct, frozen=True, eq=False, kw_only=True, forbid_unknown
 
     def arrays(self) -> dict[str, Any]:
         """Every field by name: plain values, and arrays as they are."""
-        return msgspec.structs.asdict(self) | {"turns": [tuple(turn) for turn in self.turns]}
+        fields = msgspec.structs.asdict(self) | {"turns": [tuple(turn) for turn in self.turns]}
+        for name in ("routed_experts", "kept_tokens"):
+            if fields[name] is not None:
+                fields[name] = msgspec.structs.asdict(fields[name])
+        return fields
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: arrays as lists of numbers that give the same float32 back."""
         fields = self.arrays()
-        for name in ("tokens", "loss_mask", "logprobs", "token_rewards"):
+        for name, value in fields.items():
+            if isinstance(value, np.ndarray):
+                fields[name] = value.tolist()
+        for name in ("routed_experts", "kept_tokens"):
             if fields[name] is not None:
-                fields[name] = fields[name].tolist()
+                fields[name] = {key: values.tolist() for key, values in fields[name].items()}
         return fields
 
     @classmethod
@@ -139,9 +154,15 @@ def _check_arrays(sample: Sample) -> None:
     logprobs = sample.logprobs[trained]
     _expect(bool(np.isfinite(logprobs).all()), "a trained token has a logprob that is not finite")
     _expect(not (logprobs > POSITIVE_NOISE).any(), "a trained token has a positive logprob")
-    if sample.token_rewards is not None:
-        _expect(sample.token_rewards.dtype == np.float32, "token_rewards must be float32[n]")
-        _expect(sample.token_rewards.shape == (n,), f"token_rewards are not aligned with {n} tokens")
+    for name, numbers in (
+        ("token_rewards", sample.token_rewards),
+        ("reference_logprobs", sample.reference_logprobs),
+    ):
+        if numbers is not None:
+            _expect(numbers.dtype == np.float32, f"{name} must be float32[n]")
+            _expect(numbers.shape == (n,), f"{name} are not aligned with {n} tokens")
+    for name, lists in (("routed_experts", sample.routed_experts), ("kept_tokens", sample.kept_tokens)):
+        _expect(lists is None or len(lists.counts) == n, f"{name} are not aligned with {n} tokens")
 
 
 def _check_turns(sample: Sample) -> None:
@@ -154,8 +175,14 @@ def _check_turns(sample: Sample) -> None:
         accounted[turn.start : turn.end] = True
         end = turn.end
     _expect(not sample.loss_mask[~accounted].any(), "a token outside every listed turn has mask 1")
+    _expect(
+        {turn.turn_id for turn in sample.turns}.issuperset(sample.ill_formed),
+        f"ill_formed names turns that are not listed: {', '.join(sample.ill_formed)}",
+    )
     first = sample.turns[0].start if sample.turns else len(sample.tokens)
-    _expect(sample.prompt_len == first, f"prompt_len is {sample.prompt_len}; the first listed draw begins at {first}")
+    _expect(
+        0 <= sample.prompt_len <= first, f"prompt_len is {sample.prompt_len}; the first listed draw begins at {first}"
+    )
 
 
 def _check_versions(sample: Sample) -> None:
