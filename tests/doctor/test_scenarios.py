@@ -45,7 +45,7 @@ def test_every_scenario_has_a_task_and_every_agent_a_part_or_a_reason(stage: Sta
 
 def test_faults_name_agents_that_there_are(stage: Stage) -> None:
     for case in stage.table.faults.values():
-        assert {*case.agents, *case.ends, *case.only, *case.cannot} <= set(stage.table.agents)
+        assert {*case.agents, *case.ends, *case.cannot} <= set(stage.table.agents)
 
 
 def test_options_are_those_of_the_harness_and_scripts_can_be_read(everything: list[Play | Skipped]) -> None:
@@ -63,6 +63,15 @@ def test_each_scenario_is_played_as_it_is_and_the_first_one_under_every_fault(st
         "codex-linear-cut",
         "codex-linear-500",
     ]
+
+
+def test_an_agent_over_another_wire_plays_what_it_is_there_for(stage: Stage) -> None:
+    def names(agent: str) -> set[str]:
+        return {play.name for play in stage.plays([agent], ["all"], ["all"]) if isinstance(play, Play)}
+
+    assert names("codex_openai") == {"codex_openai-compaction"}
+    assert {"codex_websocket-subagent", "codex_websocket-linear-reset"} < names("codex_websocket")
+    assert not {"codex_websocket-mcp", "codex_websocket-linear-stall"} & names("codex_websocket")
 
 
 def test_what_cannot_be_played_is_said_with_the_reason(stage: Stage) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from bridle.compose import make_harness
 from bridle.errors import ConfigError, HarnessError
+from bridle.harnesses import NAMES
 from bridle.harnesses.base import Installation, Outcome
 from bridle.harnesses.command import CommandConfig, CommandHarness
 from bridle.tasks.base import Spec
@@ -162,3 +163,67 @@ async def test_the_real_agents_first_call_offers_the_tools_of_a_server_that_is_s
     _, body = ran.calls[0]
     assert b"what-letters-cost" in body
     assert re.search(rb'"name": ?"(mcp_+tariff_+|tariff_|)rate"', body)
+
+
+RESUMED_WITH = {
+    "claude_code": ("--continue",),
+    "gemini_cli": ("--resume", "latest"),
+    "qwen_code": ("--continue",),
+    "opencode": ("--continue",),
+    "pi": ("--continue",),
+    "aider": ("--restore-chat-history",),
+    "openhands": ("--resume", "--last"),
+    "hermes": ("--continue",),
+}
+RESUMED_OTHERWISE = {"codex", "openclaw"}
+"""Shown with their own tests."""
+
+
+@pytest.mark.parametrize(("name", "words"), RESUMED_WITH.items())
+async def test_an_agent_is_told_to_go_on_with_a_flag_of_its_own_and_all_else_stays(
+    name, words, new_sandbox, make_launch
+) -> None:
+    sandbox, harness = await new_sandbox(), make_harness(Spec(name))
+    installed = Installation("1", "/opt/agent", (), "/opt/runtime")
+    first, again = (harness.recipe(installed, make_launch(resume=resume), sandbox) for resume in (False, True))
+    place = again.argv.index(words[0])
+    assert again.argv[place : place + len(words)] == words
+    assert words[0] not in first.argv
+    assert [word for word in again.argv if word not in first.argv] == list(words)
+    assert (again.env, again.files, again.stdin) == (first.env, first.files, first.stdin)
+
+
+def test_every_agent_that_resumes_is_shown_to() -> None:
+    able = {name for name in NAMES if name != "command" and make_harness(Spec(name)).resumes}
+    assert able == {*RESUMED_WITH, *RESUMED_OTHERWISE}
+
+
+BEARS = {
+    "mini_swe_agent": "'REQUEST_TIMEOUT': '7'",
+    "claude_code": "'API_TIMEOUT_MS': '7000'",
+    "codex": "stream_idle_timeout_ms = 7000",
+    "gemini_cli": '"intValue":"7"',
+    "qwen_code": '"timeout":7000,"streamIdleTimeoutMs":7000',
+    "opencode": '"headerTimeout":7000,"chunkTimeout":7000',
+    "pi": '"httpIdleTimeoutMs":7000',
+    "openclaw": '"timeoutSeconds":7',
+    "aider": "'--timeout', '7'",
+    "openhands": '"timeout":7',
+    "hermes": "'HERMES_STREAM_READ_TIMEOUT': '7'",
+}
+
+
+@pytest.mark.parametrize(("name", "said"), BEARS.items())
+async def test_an_agent_is_told_how_long_to_bear_silence_and_else_has_its_own_way(
+    name, said, new_sandbox, make_launch
+) -> None:
+    sandbox, launch = await new_sandbox(), make_launch()
+    installed = Installation("1", "/opt/agent", (), "/opt/runtime")
+    own, told = (make_harness(Spec(name, options)).recipe(installed, launch, sandbox) for options in ({}, SEVEN))
+    assert said in repr(told)
+    assert said not in repr(own)
+    with pytest.raises(ConfigError, match="silence_s"):
+        make_harness(Spec(name, {"silence_s": 0}))
+
+
+SEVEN = {"silence_s": 7}

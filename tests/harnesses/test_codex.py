@@ -56,6 +56,22 @@ async def test_it_waits_for_the_servers_it_is_told_to_start(new_sandbox, make_la
     assert found["mcp_servers"] == {"tariff": started}
 
 
+async def test_it_resumes_its_first_conversation_and_none_of_a_sub_agent(new_sandbox, make_launch) -> None:
+    ids = ["01a1fed6-2dcc-7fe1-be1a-70cc07b0c3df", "01a1fed6-2e49-7720-9a6a-3853caf2f585"]
+    sandbox, launch = await new_sandbox(), make_launch(resume=True)
+    for day, name in zip(("21", "22"), ids, strict=True):
+        await sandbox.write(
+            f"{sandbox.home}/.codex/sessions/2026/11/{day}/rollout-2026-11-{day}T00-00-11-{name}.jsonl", b""
+        )
+    await sandbox.write(f"{sandbox.home}/codex", b'#!/bin/sh\nprintf "%s\\n" "$@"; cat\n', mode=0o755)
+    harness = Codex(CodexConfig())
+    outcome = await harness.launch(sandbox, Installation("1", f"{sandbox.home}/codex"), launch)
+    assert outcome.finish == "finished"
+    flags = harness.recipe(INSTALLATION, make_launch(), sandbox).argv[2:]
+    said = (launch.logs / "stdout").read_text()
+    assert said == "\n".join(["exec", "resume", ids[0], *flags, launch.instruction])
+
+
 @pytest.mark.parametrize("websocket", [True, False])
 async def test_it_talks_over_a_websocket_where_it_is_told_to(websocket: bool, new_sandbox, make_launch) -> None:
     sandbox = await new_sandbox()

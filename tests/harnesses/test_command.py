@@ -49,6 +49,16 @@ async def test_words_of_argv_are_filled_in_and_nothing_else_is(new_sandbox, make
     assert printed == ["policy", sandbox.workspace, sandbox.home, launch.instruction, "{other}", "${X}", ""]
 
 
+async def test_a_follow_up_has_an_argv_of_its_own(new_sandbox, make_launch) -> None:
+    config = CommandConfig(argv=("start", "{instruction_file}"), resume_argv=("go-on", "{model}"))
+    harness, sandbox = CommandHarness(config), await new_sandbox()
+    first, again = (harness.recipe(Installation("1"), make_launch(resume=resume), sandbox) for resume in (False, True))
+    assert (first.argv[0], first.stdin) == ("start", "/dev/null")
+    assert (again.argv, again.files[again.stdin]) == (("go-on", "policy"), make_launch().instruction.encode())
+    assert harness.resumes
+    assert not CommandHarness(CommandConfig(argv=("start",))).resumes
+
+
 async def test_a_mounted_program_runs(new_sandbox, make_launch, tmp_path) -> None:
     program = tmp_path / "agents" / "mine.sh"
     program.parent.mkdir()

@@ -37,6 +37,13 @@ async def test_every_model_it_would_ask_by_name_is_the_one_served(new_sandbox, m
     assert "core" in [override["match"]["overrideScope"] for override in overrides]
 
 
+async def test_it_summarizes_from_so_many_tokens_on_of_the_million_it_believes_in(new_sandbox, make_launch) -> None:
+    sandbox = await new_sandbox()
+    recipe = GeminiCli(GeminiCliConfig(auto_compact_tokens=1 << 18)).recipe(INSTALLATION, make_launch(), sandbox)
+    settings = json.loads(recipe.files[f"{sandbox.home}/.gemini/settings.json"])
+    assert settings["model"] == {"compressionThreshold": 0.25}
+
+
 async def test_it_starts_the_servers_it_is_told_to(new_sandbox, make_launch) -> None:
     sandbox = await new_sandbox()
     config = GeminiCliConfig(mcp={"tariff": McpServer(("python3", "-I", "server.py"), {"MORE": "1"})})
@@ -59,6 +66,8 @@ def test_kinds_are_told_apart_by_facts_of_the_request() -> None:
     assert kind_of(request("You are Gemini CLI"), rules) == ("main", "default")
     assert kind_of(request(f"You are Gemini CLI\n{subagent}"), rules)[0] == "subagent"
     assert kind_of(request("Is the conversation stuck?", tools=()), rules)[0] == "auxiliary"
+    summarizer = "a component responsible for distilling chat history into a structured XML <state_snapshot>."
+    assert kind_of(request(summarizer, tools=()), rules)[0] == "compaction"
 
 
 async def test_another_version_can_be_installed_with_a_node_of_its_own(tmp_path: Path, fake_npm) -> None:

@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from bridle.harnesses.base import HarnessConfig, Installation
+from bridle.harnesses.base import Installation
 from bridle.harnesses.install import default_cache
-from bridle.harnesses.mini_swe_agent import MiniSweAgent
+from bridle.harnesses.mini_swe_agent import MiniSweAgent, MiniSweAgentConfig
 
 
 async def test_neither_key_nor_instruction_meets_the_command_line(new_sandbox, make_launch) -> None:
     launch = make_launch()
     sandbox = await new_sandbox()
-    recipe = MiniSweAgent(HarnessConfig(env={"MORE": "1"})).recipe(
+    recipe = MiniSweAgent(MiniSweAgentConfig(env={"MORE": "1"})).recipe(
         Installation("1", "/opt/mini", (), "/opt/python"), launch, sandbox
     )
     command_line = " ".join(recipe.argv)
@@ -58,7 +58,7 @@ async def model() -> AsyncIterator[tuple[str, list[tuple[web.Request, dict[str, 
 @pytest.mark.timeout(600)
 async def test_the_real_agent_works_in_a_sandbox_through_its_one_base_url(new_sandbox, make_launch, model) -> None:
     url, asked = model
-    harness = MiniSweAgent(HarnessConfig())
+    harness = MiniSweAgent(MiniSweAgentConfig())
     installation = await harness.install(default_cache(), print)
     sandbox = await new_sandbox(installation.mounts)
     await sandbox.write(f"{sandbox.workspace}/mini.yaml", b"not: the agent's\n")

@@ -15,7 +15,7 @@ INSTALLATION = Installation("1", "/opt/openclaw.mjs", (), "/opt/node")
 async def test_key_is_in_the_environment_and_instruction_in_a_file(new_sandbox, make_launch) -> None:
     launch = make_launch()
     recipe = OpenClaw(OpenClawConfig(env={"MORE": "1"})).recipe(INSTALLATION, launch, await new_sandbox())
-    assert recipe.argv[:4] == ("/opt/node", "/opt/openclaw.mjs", "agent", "exec")
+    assert recipe.argv[:4] == ("/opt/node", "/opt/openclaw.mjs", "agent", "--local")
     assert recipe.files[recipe.argv[recipe.argv.index("--message-file") + 1]] == launch.instruction.encode()
     assert launch.key not in " ".join(recipe.argv)
     assert launch.key.encode() not in b"".join(recipe.files.values())
@@ -39,12 +39,22 @@ async def test_its_own_deadline_lies_past_the_budget(new_sandbox, make_launch) -
 )
 async def test_it_speaks_the_protocol_it_is_told_to(protocol, api, path, new_sandbox, make_launch) -> None:
     harness = OpenClaw(OpenClawConfig(protocol=protocol, context_tokens=5000, max_output_tokens=1000))
-    recipe = harness.recipe(INSTALLATION, make_launch(), await new_sandbox())
-    settings = json.loads(recipe.files[recipe.argv[recipe.argv.index("--config") + 1]])
+    sandbox = await new_sandbox()
+    recipe = harness.recipe(INSTALLATION, make_launch(), sandbox)
+    settings = json.loads(recipe.files[f"{sandbox.home}/.openclaw/openclaw.json"])
     provider = settings["models"]["providers"]["bridle"]
     assert harness.protocol == protocol
     assert (provider["api"], provider["baseUrl"]) == (api, f"http://127.0.0.1:4180/s/1{path}")
     assert (provider["models"][0]["contextWindow"], provider["models"][0]["maxTokens"]) == (5000, 1000)
+
+
+async def test_every_run_in_a_sandbox_is_in_the_same_conversation_and_workspace(new_sandbox, make_launch) -> None:
+    sandbox, harness = await new_sandbox(), OpenClaw(OpenClawConfig())
+    recipes = [harness.recipe(INSTALLATION, make_launch(resume=resume), sandbox) for resume in (False, True)]
+    assert recipes[0] == recipes[1]
+    assert recipes[0].argv[recipes[0].argv.index("--session-id") + 1] == "rollout"
+    settings = json.loads(recipes[0].files[f"{sandbox.home}/.openclaw/openclaw.json"])
+    assert settings["agents"]["defaults"]["workspace"] == sandbox.workspace
 
 
 def test_requests_without_tools_are_auxiliary() -> None:

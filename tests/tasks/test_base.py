@@ -22,6 +22,12 @@ def test_an_instruction_says_something() -> None:
         task(instruction=" \n")
 
 
+def test_a_follow_up_says_something() -> None:
+    assert task(follow_ups=("more",)).follow_ups == ("more",)
+    with pytest.raises(ValueError, match="follow_ups: expected what the agent shall do next"):
+        task(follow_ups=("more", " \n"))
+
+
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 604800])
 def test_a_budget_is_a_time_that_ends(seconds: float) -> None:
     with pytest.raises(ValueError, match="grade_s: expected seconds"):

@@ -69,7 +69,7 @@ def test_blank_lines_are_no_tasks_and_line_separators_in_texts_are_no_lines(fold
 BROKEN: dict[str, tuple[Any, str]] = {
     "a misspelt key": (
         row(instructions="x"),
-        r':2: instructions: unknown key "instructions": did you mean "instruction"\? There are: budgets, grader',
+        r':2: instructions: unknown key "instructions": did you mean "instruction"\? There are: budgets, follow_ups',
     ),
     "a misspelt key inside": (
         row(budgets={"agents_s": 3}),

@@ -24,11 +24,12 @@ GRACE_S = 1.0
 
 class Player(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A harness, under a name of its own where the same agent is played with several options (over other wires).
-    `scenarios`: it is for these alone, and for no fault; empty: for all."""
+    `scenarios`: it is for these alone, and for no fault but `faults`; empty: for all."""
 
     harness: str = ""
     options: dict[str, Any] = {}
     scenarios: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,14 +62,12 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FaultCase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`ends`: agents that give up on it, so that nothing is asked of their work. `agents`: what they need for it.
-    `only`: the agents it is for, when not all."""
+    """`ends`: agents that give up on it, so that nothing is asked of their work. `agents`: what they need for it."""
 
     what: str
     fault: Fault
     agents: dict[str, Part] = {}
     ends: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
     cannot: dict[str, str] = {}
     grace_s: float = GRACE_S
     """How long the gateway lets a draw go on for a retry to join (`gateway.abort_grace_s`)."""
@@ -132,12 +131,13 @@ class Stage:
         """`agents` empty: all. Each scenario without a fault, then the default one under each fault."""
         table = self.table
         for agent in _chosen("agent", agents or ["all"], table.agents):
-            own = table.agents[agent].scenarios
+            player = table.agents[agent]
+            own = player.scenarios
             for scenario in _chosen("scenario", scenarios, table.scenarios):
                 if not own or scenario in own:
                     yield self._play(agent, scenario, "")
             for fault in _chosen("fault", faults, table.faults):
-                if not own:
+                if not own or fault in player.faults:
                     yield self._play(agent, DEFAULT_SCENARIO, fault)
 
     def _play(self, agent: str, scenario: str, fault: str) -> Play | Skipped:
@@ -173,8 +173,6 @@ class Stage:
             return "not tried yet"
         if case is None:
             return ""
-        if case.only and agent not in case.only:
-            return "not for this agent"
         return case.cannot.get(agent, "")
 
 

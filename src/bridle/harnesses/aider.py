@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe, Silence
 from bridle.harnesses.install import python_packages
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -45,6 +45,7 @@ class AiderConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     map_tokens: int = 1024
     context_tokens: int = 100_000
     max_output_tokens: int = 8192
+    silence_s: Silence = None
 
 
 class Aider(Harness):
@@ -59,6 +60,7 @@ class Aider(Harness):
         ),
         KindRule(kind="auxiliary", name="commit_message_system", system_contains="one-line Git commit messages"),
     )
+    resumes = True
     artifacts = ("~/.aider/chat.md",)
 
     def __init__(self, config: AiderConfig) -> None:
@@ -78,8 +80,11 @@ class Aider(Harness):
         # -I: the workspace, where the agent works, must not be on the import path of the agent itself
         program = (installation.runtime, "-I", "-c", _START, f"{home}/tags")
         flags = ("--model", model, "--weak-model", model, "--edit-format", self._config.edit_format)
+        again = ("--restore-chat-history",) if launch.resume else ()
+        silence_s = self._config.silence_s
+        timer = () if silence_s is None else ("--timeout", str(silence_s))
         return Recipe(
-            argv=(*program, *flags, "--message-file", instruction, *self._config.files),
+            argv=(*program, *again, *flags, *timer, "--message-file", instruction, *self._config.files),
             env={
                 **_QUIET,
                 "AIDER_CHAT_HISTORY_FILE": f"{home}/chat.md",

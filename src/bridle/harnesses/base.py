@@ -21,6 +21,9 @@ from bridle.sandboxes.base import ExecResult, Mount, Sandbox
 Log = Callable[[str], None]
 ProtocolName = Literal["openai_chat", "openai_responses", "anthropic", "gemini"]
 """The protocols an agent that speaks several may be told to speak."""
+Silence = Annotated[int, msgspec.Meta(ge=1)] | None
+"""How many seconds of silence from the model an agent bears before it gives a call up; None: as many as it does by
+itself. Of agents that do not stream, a whole answer."""
 Finish = Literal["finished", "agent_error", "time_budget", "killed", "never_started"]
 
 # $0 is what stands at stdin; the rest is the agent's argv.
@@ -63,7 +66,8 @@ class Installation(msgspec.Struct, frozen=True):
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `base_urls` are as seen from inside the sandbox, by the client family: "anthropic" (the client appends
     /v1/messages), "openai" (/chat/completions, /responses) and "gemini" (/v1beta/models/…). `model`: the name that is
-    served. `logs`: a host folder for the agent's stdout and stderr."""
+    served. `logs`: a host folder for the agent's stdout and stderr. `resume`: go on in the conversation that this
+    sandbox's agent had last; only for a harness that `resumes`."""
 
     instruction: str
     model: str
@@ -71,6 +75,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     time_budget_s: float
     logs: Path
+    resume: bool = False
     env: Mapping[str, str] = {}
 
     def base_url(self, family: str) -> str:
@@ -108,9 +113,11 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Harness(ABC):
     """One agent CLI. `protocol` is the wire format it speaks, `artifacts` are paths in the sandbox worth keeping (`~/`
-    is the sandbox's home), `kind_rules` name its turns' kinds, `thread_rules` its conversations."""
+    is the sandbox's home), `kind_rules` name its turns' kinds, `thread_rules` its conversations. `resumes`: started
+    again in the same sandbox, it can go on in the conversation it had last."""
 
     protocol: str
+    resumes: bool = False
     default_version: ClassVar[str]
     kind_rules: ClassVar[tuple[KindRule, ...]] = ()
     thread_rules: ClassVar[tuple[ThreadRule, ...]] = ()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe, Silence
 from bridle.harnesses.install import native_agent
 from bridle.messages import KindRule, ThreadRule
 from bridle.sandboxes.base import Sandbox
@@ -45,6 +45,7 @@ class ClaudeCodeConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     auto_compact_tokens: int = 100_000
     max_output_tokens: int = 8192
     thinking_tokens: int = 0
+    silence_s: Silence = None
     mcp: McpServers = msgspec.field(default_factory=dict)
 
 
@@ -60,6 +61,7 @@ class ClaudeCode(Harness):
         KindRule(kind="auxiliary", name="no_tools", tools="none"),
     )
     thread_rules = (ThreadRule("x-claude-code-agent-id", "x-claude-code-parent-agent-id", depth=1),)
+    resumes = True
     artifacts = ("~/.claude/projects",)
 
     def __init__(self, config: ClaudeCodeConfig) -> None:
@@ -73,8 +75,9 @@ class ClaudeCode(Harness):
         instruction = f"{sandbox.home}/.bridle/instruction.md"
         servers = f"{sandbox.home}/.bridle/mcp.json"
         flags = ("--output-format", "json", "--dangerously-skip-permissions", "--strict-mcp-config")
+        again = ("--continue",) if launch.resume else ()
         return Recipe(
-            argv=(installation.path, "-p", *flags, "--mcp-config", servers),
+            argv=(installation.path, "-p", *again, *flags, "--mcp-config", servers),
             env={
                 **_QUIET,
                 **dict.fromkeys(_MODEL_NAMES, launch.model),
@@ -83,11 +86,16 @@ class ClaudeCode(Harness):
                 "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(self._config.auto_compact_tokens),
                 "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(self._config.max_output_tokens),
                 "MAX_THINKING_TOKENS": str(self._config.thinking_tokens),
+                **self._timers(),
                 **self._config.env,
             },
             files={instruction: launch.instruction.encode(), servers: self._servers()},
             stdin=instruction,
         )
+
+    def _timers(self) -> dict[str, str]:
+        silence_s = self._config.silence_s
+        return {} if silence_s is None else {"API_TIMEOUT_MS": str(1000 * silence_s)}
 
     def _servers(self) -> bytes:
         """Written without servers too: then those that a workspace brings do not start either."""

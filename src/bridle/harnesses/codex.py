@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe, Silence
 from bridle.harnesses.install import native_agent
 from bridle.messages import KindRule, ThreadRule
 from bridle.sandboxes.base import Sandbox
@@ -14,6 +14,11 @@ from bridle.sandboxes.base import Sandbox
 _PACKAGE = "@openai/codex"
 _PROGRAM = f"node_modules/{_PACKAGE}-*/vendor/*/bin/codex"
 _KEY = "BRIDLE_KEY"
+# The first of its conversations, whose id ends the name of their file: `--last` may be one of a sub-agent.
+_RESUME = (
+    'first=$(ls "$HOME"/.codex/sessions/*/*/*/rollout-*.jsonl | head -n 1); '
+    'exec "$0" exec resume "$(printf %s "${first%.jsonl}" | tail -c 36)" "$@"'
+)
 _QUIET = {
     "check_for_update_on_startup": False,
     "analytics.enabled": False,
@@ -35,6 +40,7 @@ class CodexConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     auto_compact_tokens: int = 100_000
     subagent_depth: int = 1
     websocket: bool = False
+    silence_s: Silence = None
     mcp: McpServers = msgspec.field(default_factory=dict)
     settings: dict[str, str | int | bool] = msgspec.field(default_factory=dict)
 
@@ -54,6 +60,7 @@ class Codex(Harness):
         KindRule(kind="auxiliary", name="side_request_header", header="x-openai-subagent"),
     )
     thread_rules = (ThreadRule(thread="thread-id", parent="x-codex-parent-thread-id"),)
+    resumes = True
     artifacts = ("~/.codex/sessions",)
 
     def __init__(self, config: CodexConfig) -> None:
@@ -66,8 +73,9 @@ class Codex(Harness):
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
         instruction = f"{sandbox.home}/.bridle/instruction.md"
         flags = ("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
+        program = ("/bin/sh", "-c", _RESUME, installation.path) if launch.resume else (installation.path, "exec")
         return Recipe(
-            argv=(installation.path, "exec", *flags, "-"),
+            argv=(*program, *flags, "-"),
             env={_KEY: launch.key, **self._config.env},
             files={
                 instruction: launch.instruction.encode(),
@@ -90,10 +98,15 @@ class Codex(Harness):
             "model_providers.bridle.env_key": _KEY,
             "model_providers.bridle.wire_api": "responses",
             "model_providers.bridle.supports_websockets": self._config.websocket,
+            **self._timers(),
             **self._servers(),
             **self._config.settings,
         }
         return b"".join(b"%s = %s\n" % (name.encode(), msgspec.json.encode(value)) for name, value in values.items())
+
+    def _timers(self) -> dict[str, int]:
+        silence_s = self._config.silence_s
+        return {} if silence_s is None else {"model_providers.bridle.stream_idle_timeout_ms": 1000 * silence_s}
 
     def _servers(self) -> dict[str, str | bool | tuple[str, ...]]:
         """The first prompt waits only for servers that are required."""

@@ -12,10 +12,12 @@ from bridle.sandboxes.base import Mount, Sandbox
 class CommandConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`argv`: its words may hold {instruction_file}, {instruction} (which shows it in the process list, and long ones
     do not fit), {model}, {workspace}, {home}; without either of the first two the instruction is the program's stdin.
+    `resume_argv`: the same for a follow-up in the conversation the program had last; without it, it has none.
     `mounts`: host paths the program needs, shown read-only under the same path. The other names say which environment
     variables carry what."""
 
     argv: tuple[str, ...]
+    resume_argv: tuple[str, ...] = ()
     protocol: ProtocolName = "openai_chat"
     mounts: tuple[str, ...] = ()
     openai_url_env: tuple[str, ...] = ("OPENAI_BASE_URL",)
@@ -34,6 +36,7 @@ class CommandHarness(Harness):
             raise ConfigError("the command harness has no argv; expected the program and its arguments")
         self._config = config
         self.protocol = config.protocol
+        self.resumes = bool(config.resume_argv)
 
     async def install(self, cache: Path, log: Log) -> Installation:
         missing = [path for path in self._config.mounts if not Path(path).exists()]
@@ -53,9 +56,10 @@ class CommandHarness(Harness):
             "{home}": sandbox.home,
             "{instruction}": launch.instruction,
         }
-        given = any(name in word for word in self._config.argv for name in ("{instruction_file}", "{instruction}"))
+        argv = self._config.resume_argv if launch.resume else self._config.argv
+        given = any(name in word for word in argv for name in ("{instruction_file}", "{instruction}"))
         return Recipe(
-            argv=tuple(_filled(word, words) for word in self._config.argv),
+            argv=tuple(_filled(word, words) for word in argv),
             env={**self._environment(launch), **self._config.env},
             files={instruction: launch.instruction.encode()},
             stdin="/dev/null" if given else instruction,

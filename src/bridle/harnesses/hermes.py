@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe, Silence
 from bridle.harnesses.install import python_packages
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -29,6 +29,7 @@ class HermesConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     of it."""
 
     context_tokens: int = 100_000
+    silence_s: Silence = None
 
     def __post_init__(self) -> None:
         if self.context_tokens < _LEAST:
@@ -48,6 +49,7 @@ class Hermes(Harness):
         KindRule(kind="subagent", name="subagent_system", system_contains="You are a focused subagent working on"),
         KindRule(kind="auxiliary", name="no_tools", tools="none"),
     )
+    resumes = True
     artifacts = ("~/.hermes/logs",)
 
     def __init__(self, config: HermesConfig) -> None:
@@ -63,15 +65,26 @@ class Hermes(Harness):
         instruction = f"{sandbox.home}/.bridle/instruction.md"
         # -I: the workspace, where the agent works, must not be on the import path of the agent itself
         program = (installation.runtime, "-I", "-c", _START)
+        again = ("--continue",) if launch.resume else ()
         return Recipe(
-            argv=(*program, "chat", "-Q", "--yolo"),
-            env={"HERMES_HOME": home, "HERMES_ACCEPT_HOOKS": "1", _KEY: launch.key, **self._config.env},
+            argv=(*program, "chat", *again, "-Q", "--yolo"),
+            env={
+                "HERMES_HOME": home,
+                "HERMES_ACCEPT_HOOKS": "1",
+                _KEY: launch.key,
+                **self._timers(),
+                **self._config.env,
+            },
             files={
                 instruction: launch.instruction.encode(),
                 f"{home}/config.yaml": msgspec.json.encode(self._settings(launch)),
             },
             stdin=instruction,
         )
+
+    def _timers(self) -> dict[str, str]:
+        silence_s = self._config.silence_s
+        return {} if silence_s is None else {"HERMES_STREAM_READ_TIMEOUT": str(silence_s)}
 
     def _settings(self, launch: Launch) -> dict[str, object]:
         """JSON is YAML."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe, Silence
 from bridle.harnesses.install import python_packages
 from bridle.sandboxes.base import Sandbox
 
@@ -18,13 +18,17 @@ _QUIET = {
 }
 
 
+class MiniSweAgentConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
+    silence_s: Silence = None
+
+
 class MiniSweAgent(Harness):
-    Config = HarnessConfig
+    Config = MiniSweAgentConfig
     protocol = "openai_chat"
     default_version = "2.4.6"
     artifacts = ("~/trajectory.json",)
 
-    def __init__(self, config: HarnessConfig) -> None:
+    def __init__(self, config: MiniSweAgentConfig) -> None:
         self._config = config
         self._version = config.version or self.default_version
 
@@ -47,7 +51,12 @@ class MiniSweAgent(Harness):
                 **_QUIET,
                 "OPENAI_API_KEY": launch.key,
                 "OPENAI_API_BASE": launch.base_url("openai"),
+                **self._timers(),
                 **self._config.env,
             },
             files={task: msgspec.json.encode({"run": {"task": launch.instruction}})},
         )
+
+    def _timers(self) -> dict[str, str]:
+        silence_s = self._config.silence_s
+        return {} if silence_s is None else {"REQUEST_TIMEOUT": str(silence_s)}

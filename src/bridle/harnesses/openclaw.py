@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, ProtocolName, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, ProtocolName, Recipe, Silence
 from bridle.harnesses.install import node_agent, run_installer
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -14,8 +14,16 @@ from bridle.sandboxes.base import Sandbox
 _NODE_MAJOR = 24
 _PROVIDER = "bridle"
 _KEY = "BRIDLE_KEY"
+_SESSION = "rollout"
+"""It stands in the first prompt."""
 _PENDING = ".openclaw-lifecycle-pending"
 """npm runs no scripts here. The agent makes up for its own when it first starts, where it can write: on the host."""
+# what `agent exec` sets by itself
+_EXEC = {
+    "env": {"shellEnv": {"enabled": False}},
+    "skills": {"load": {"watch": False}},
+    "tools": {"profile": "coding", "fs": {"workspaceOnly": True}, "exec": {"mode": "full"}},
+}
 _APIS = {
     "openai_chat": "openai-completions",
     "openai_responses": "openai-responses",
@@ -30,6 +38,7 @@ class OpenClawConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     protocol: ProtocolName = "openai_chat"
     context_tokens: int = 100_000
     max_output_tokens: int = 8192
+    silence_s: Silence = None
 
 
 class OpenClaw(Harness):
@@ -41,6 +50,7 @@ class OpenClaw(Harness):
         ),
         KindRule(kind="auxiliary", name="no_tools", tools="none"),
     )
+    resumes = True
     artifacts = ()
 
     def __init__(self, config: OpenClawConfig) -> None:
@@ -55,22 +65,22 @@ class OpenClaw(Harness):
         return installation
 
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
-        """Its own deadline lies past the rollout's, which kills it."""
+        """`agent exec`, made for runs like this one, never goes on in a conversation; `agent --local` does, and makes
+        the same prompts with the settings of the former. Its own deadline lies past the rollout's, which kills it."""
         instruction = f"{sandbox.home}/.bridle/instruction.md"
-        config = f"{sandbox.home}/.bridle/openclaw.json"
-        program = (installation.runtime, installation.path, "agent", "exec")
-        flags = ("--cwd", sandbox.workspace, "--config", config, "--model", f"{_PROVIDER}/{launch.model}", "--json")
+        program = (installation.runtime, installation.path, "agent", "--local", "--session-id", _SESSION)
+        flags = ("--model", f"{_PROVIDER}/{launch.model}", "--json")
         deadline = ("--timeout", str(int(launch.time_budget_s) + 60))
         return Recipe(
             argv=(*program, *flags, *deadline, "--message-file", instruction),
             env={_KEY: launch.key, **self._config.env},
             files={
                 instruction: launch.instruction.encode(),
-                config: msgspec.json.encode(self._settings(launch)),
+                f"{sandbox.home}/.openclaw/openclaw.json": msgspec.json.encode(self._settings(launch, sandbox)),
             },
         )
 
-    def _settings(self, launch: Launch) -> dict[str, object]:
+    def _settings(self, launch: Launch, sandbox: Sandbox) -> dict[str, object]:
         model = {
             "id": launch.model,
             "name": launch.model,
@@ -80,15 +90,24 @@ class OpenClaw(Harness):
             "contextWindow": self._config.context_tokens,
             "maxTokens": self._config.max_output_tokens,
         }
-        provider = {
+        provider: dict[str, object] = {
             "baseUrl": launch.sdk_url(self._config.protocol),
             "apiKey": f"${{{_KEY}}}",
             "api": _APIS[self.protocol],
             "models": [model],
         }
+        if (silence_s := self._config.silence_s) is not None:
+            provider["timeoutSeconds"] = silence_s
+        defaults = {
+            "model": {"primary": f"{_PROVIDER}/{launch.model}"},
+            "workspace": sandbox.workspace,
+            "skipBootstrap": True,
+            "sandbox": {"mode": "off"},
+        }
         return {
+            **_EXEC,
             "models": {"providers": {_PROVIDER: provider}},
-            "agents": {"defaults": {"model": {"primary": f"{_PROVIDER}/{launch.model}"}}},
+            "agents": {"defaults": defaults},
             # an index over sessions there will never be
             "plugins": {"slots": {"memory": "none"}},
         }

@@ -17,6 +17,7 @@ from bridle.harnesses.base import (
     McpServers,
     ProtocolName,
     Recipe,
+    Silence,
 )
 from bridle.harnesses.install import npm_packages
 from bridle.messages import KindRule, ThreadRule
@@ -45,6 +46,7 @@ class OpenCodeConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     protocol: ProtocolName = "openai_chat"
     context_tokens: int = 100_000
     max_output_tokens: int = 8192
+    silence_s: Silence = None
     mcp: McpServers = msgspec.field(default_factory=dict)
 
 
@@ -62,6 +64,7 @@ class OpenCode(Harness):
         KindRule(kind="auxiliary", name="no_tools", tools="none"),
     )
     thread_rules = (ThreadRule("x-session-id", "x-parent-session-id"),)
+    resumes = True
     artifacts = ("~/.local/share/opencode/log",)
 
     def __init__(self, config: OpenCodeConfig) -> None:
@@ -78,8 +81,9 @@ class OpenCode(Harness):
         instruction = f"{sandbox.home}/.bridle/instruction.md"
         config = f"{sandbox.home}/.config/opencode/opencode.json"
         model = f"{_PROVIDER}/{launch.model}"
+        session = ("--continue",) if launch.resume else ("--title", "rollout")
         return Recipe(
-            argv=(installation.path, "run", "--format", "json", "--title", "rollout", "-m", model),
+            argv=(installation.path, "run", *session, "--format", "json", "-m", model),
             env={**_QUIET, _KEY: launch.key, **self._config.env},
             files={
                 instruction: launch.instruction.encode(),
@@ -91,12 +95,15 @@ class OpenCode(Harness):
     def _settings(self, launch: Launch) -> dict[str, object]:
         limit = {"context": self._config.context_tokens, "output": self._config.max_output_tokens}
         model = {"name": launch.model, "limit": limit, "tool_call": True, "reasoning": True}
+        options: dict[str, object] = {"baseURL": _base_url(launch, self._config.protocol), "apiKey": f"{{env:{_KEY}}}"}
+        if (silence_s := self._config.silence_s) is not None:
+            options |= dict.fromkeys(("headerTimeout", "chunkTimeout"), 1000 * silence_s)
         return {
             "provider": {
                 _PROVIDER: {
                     "npm": _PACKAGES[self.protocol],
                     "name": _PROVIDER,
-                    "options": {"baseURL": _base_url(launch, self._config.protocol), "apiKey": f"{{env:{_KEY}}}"},
+                    "options": options,
                     "models": {launch.model: model},
                 }
             },

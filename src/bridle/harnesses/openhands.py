@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe, Silence
 from bridle.harnesses.install import python_packages
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -33,6 +33,7 @@ class OpenHandsConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     condense_tokens: int = 80_000
     condense_events: int = 240
     max_output_tokens: int = 8192
+    silence_s: Silence = None
 
 
 class OpenHands(Harness):
@@ -48,6 +49,7 @@ class OpenHands(Harness):
         KindRule(kind="auxiliary", name="no_tools", tools="none"),
         KindRule(kind="subagent", name="no_task_tool", lacks_tool="task"),
     )
+    resumes = True
     artifacts = ("~/.openhands/conversations",)
 
     def __init__(self, config: OpenHandsConfig) -> None:
@@ -63,8 +65,9 @@ class OpenHands(Harness):
         instruction = f"{sandbox.home}/.bridle/instruction.md"
         # -I: the workspace, where the agent works, must not be on the import path of the agent itself
         program = (installation.runtime, "-I", "-c", _START)
+        again = ("--resume", "--last") if launch.resume else ()
         return Recipe(
-            argv=(*program, "--headless", "--json", "--override-with-envs"),
+            argv=(*program, *again, "--headless", "--json", "--override-with-envs"),
             env={
                 **_QUIET,
                 "LLM_MODEL": f"openai/{launch.model}",
@@ -81,7 +84,12 @@ class OpenHands(Harness):
 
     def _settings(self, launch: Launch) -> dict[str, object]:
         """Key and base URL come from the environment."""
-        model = {"model": f"openai/{launch.model}", "max_output_tokens": self._config.max_output_tokens}
+        model: dict[str, object] = {
+            "model": f"openai/{launch.model}",
+            "max_output_tokens": self._config.max_output_tokens,
+        }
+        if (silence_s := self._config.silence_s) is not None:
+            model["timeout"] = silence_s
         condenser = {
             "kind": "LLMSummarizingCondenser",
             "llm": {**model, "usage_id": "condenser"},

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, ProtocolName, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, ProtocolName, Recipe, Silence
 from bridle.harnesses.install import node_agent
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -37,6 +37,7 @@ class PiConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     reserve_tokens: int = 16_384
     keep_recent_tokens: int = 20_000
     max_output_tokens: int = 8192
+    silence_s: Silence = None
     thinking: Literal["off", "minimal", "low", "medium", "high"] = "medium"
 
 
@@ -49,6 +50,7 @@ class Pi(Harness):
         ),
         KindRule(kind="auxiliary", name="no_tools", tools="none"),
     )
+    resumes = True
     artifacts = ("~/.pi/agent/sessions",)
 
     def __init__(self, config: PiConfig) -> None:
@@ -63,8 +65,10 @@ class Pi(Harness):
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
         instruction = f"{sandbox.home}/.bridle/instruction.md"
         flags = ("-p", "--mode", "json", "--no-approve", "--thinking", self._config.thinking)
+        model = ("--provider", _PROVIDER, "--model", launch.model)
+        again = ("--continue",) if launch.resume else ()
         return Recipe(
-            argv=(installation.runtime, installation.path, *flags, "--provider", _PROVIDER, "--model", launch.model),
+            argv=(installation.runtime, installation.path, *again, *flags, *model),
             env={"PI_OFFLINE": "1", _KEY: launch.key, **self._config.env},
             files={
                 instruction: launch.instruction.encode(),
@@ -79,7 +83,9 @@ class Pi(Harness):
             "reserveTokens": self._config.reserve_tokens,
             "keepRecentTokens": self._config.keep_recent_tokens,
         }
-        return {**_QUIET, "compaction": compaction}
+        silence_s = self._config.silence_s
+        idle = {} if silence_s is None else {"httpIdleTimeoutMs": 1000 * silence_s}
+        return {**_QUIET, **idle, "compaction": compaction}
 
     def _models(self, launch: Launch) -> dict[str, object]:
         model = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe, Silence
 from bridle.harnesses.install import node_agent
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -35,6 +35,7 @@ class QwenCodeConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
 
     context_tokens: int = 128_000
     auto_compact_tokens: int = 100_000
+    silence_s: Silence = None
     mcp: McpServers = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,6 +55,7 @@ class QwenCode(Harness):
         KindRule(kind="subagent", name="subagent_system", system_contains=_SUBAGENT),
         KindRule(kind="auxiliary", name="no_tools", tools="none"),
     )
+    resumes = True
     artifacts = ("~/.qwen/projects",)
 
     def __init__(self, config: QwenCodeConfig) -> None:
@@ -66,8 +68,9 @@ class QwenCode(Harness):
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
         instruction = f"{sandbox.home}/.bridle/instruction.md"
         flags = ("--yolo", "--auth-type", "openai", "--output-format", "json")
+        again = ("--continue",) if launch.resume else ()
         return Recipe(
-            argv=(installation.runtime, installation.path, *flags),
+            argv=(installation.runtime, installation.path, *again, *flags),
             env={
                 "OPENAI_API_KEY": launch.key,
                 "OPENAI_BASE_URL": launch.base_url("openai"),
@@ -83,9 +86,12 @@ class QwenCode(Harness):
 
     def _settings(self) -> dict[str, object]:
         share = self._config.auto_compact_tokens / self._config.context_tokens
+        generation = {"contextWindowSize": self._config.context_tokens}
+        if (silence_s := self._config.silence_s) is not None:
+            generation |= dict.fromkeys(("timeout", "streamIdleTimeoutMs"), 1000 * silence_s)
         return {
             **_SETTINGS,
             "context": {"autoCompactThreshold": share},
-            "model": {"generationConfig": {"contextWindowSize": self._config.context_tokens}},
+            "model": {"generationConfig": generation},
             "mcpServers": {name: {**one.entry, **_OFFERED} for name, one in self._config.mcp.items()},
         }

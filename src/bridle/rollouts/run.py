@@ -6,9 +6,11 @@ what was captured up to there is still built and delivered.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +18,20 @@ from typing import Any
 
 import msgspec
 
-from bridle.errors import PatchRefused, SandboxError
+from bridle.errors import CreditFailed, GraderError, PatchRefused, ReducerFailed, SandboxError
 from bridle.gateway.client import GatewayClient, OpenedSession
 from bridle.graders.base import Grade, Grader, grade_patch
 from bridle.graders.patch import Base, Patch
 from bridle.graders.workspace import prepare
 from bridle.harnesses.base import Harness, Installation, Launch, Outcome
 from bridle.lifetimes import shielded
-from bridle.rollouts.deliver import credit, deliver, keep_patch
+from bridle.rollouts.deliver import build, concluded, deliver, keep_patch
 from bridle.rollouts.endings import Ending, ending, failure, final, judged, verdict
 from bridle.rollouts.records import RolloutRecord
 from bridle.rollouts.stages import CONCLUDE_S, Stages, deadline, settle, stage_budgets
-from bridle.samples.credit import Graded
+from bridle.samples.credit import Graded, Rule, advantages
 from bridle.samples.fidelity import Fidelity
+from bridle.samples.reduce import Reducer, nothing, reduced
 from bridle.samples.sample import Sample
 from bridle.sandboxes.base import Mount, Sandbox
 from bridle.sessions.records import Limit, SessionOptions
@@ -53,7 +56,9 @@ class Agent:
 @dataclass(frozen=True, slots=True)
 class Services:
     """What rollouts share. `samples`: options of the linearization, as the gateway takes them. `agents_url`: where
-    agents reach the gateway when that is not where it listens (a proxy in front of it)."""
+    agents reach the gateway when that is not where it listens (a proxy in front of it). `reduce`: a user's own, which
+    of a rollout's samples are handed on. `credit`, `advantages`: a rollout's reward to its samples, a group's rewards
+    to advantages."""
 
     gateway: GatewayClient
     gateway_url: str
@@ -64,6 +69,9 @@ class Services:
     samples: dict[str, Any]
     provision_s: float = 60.0
     agents_url: str = ""
+    reduce: Reducer | None = None
+    credit: Rule = "broadcast"
+    advantages: Callable[[Sequence[Graded]], list[float | None]] = advantages
 
 
 @dataclass(slots=True)
@@ -136,15 +144,26 @@ class Attempt:
         with self.stage("run"):
             inside = await sandbox.expose(self.services.agents_url or self.services.gateway_url)
             urls = {name: url.replace(self.services.gateway_url, inside) for name, url in session.base_urls.items()}
+            return await self._converse(sandbox, session, urls)
+
+    async def _converse(self, sandbox: Sandbox, session: OpenedSession, urls: Mapping[str, str]) -> Outcome:
+        """One prompt after the other, until one does not end well -> the last one's outcome. They share their time."""
+        ends = time.monotonic() + self.task.budgets.agent_s
+        prompts = (self.task.instruction, *self.task.follow_ups)
+        for number, prompt in enumerate(prompts, start=1):
             launch = Launch(
-                instruction=self.task.instruction,
+                instruction=prompt,
                 model=session.model,
                 base_urls=urls,
                 key=session.key,
-                time_budget_s=self.task.budgets.agent_s,
-                logs=self.directory / "agent",
+                time_budget_s=ends - time.monotonic(),
+                logs=self.directory / ("agent" if number == 1 else f"agent-{number}"),
+                resume=number > 1,
             )
-            return await self.agent.harness.launch(sandbox, self.agent.installation, launch)
+            outcome = await self.agent.harness.launch(sandbox, self.agent.installation, launch)
+            if outcome.finish != "finished":
+                break
+        return outcome
 
     async def _collect(self, sandbox: Sandbox, base: Base, outcome: Outcome) -> tuple[Ending, Patch | Grade]:
         """The agent is killed and its session sealed (a late call must not enter the data) before its work is taken."""
@@ -226,8 +245,21 @@ class Rollout:
         with self.stages.stage("build"):
             if self.held.session is not None and self.held.fidelity is None:
                 await finish(self.services, self.id, self.held, self.ending.cause)
+            if self.held.fidelity is not None:
+                await self._build(self.held.samples, self.held.fidelity)
         with self.stages.stage("deliver"):
             self._deliver(None)
+
+    async def _build(self, samples: Sequence[Sample], fidelity: Fidelity) -> None:
+        """A user's own code takes part: what it does wrong ends this rollout alone, with no sample and all counted."""
+        held, services = self.held, self.services
+        held.samples, held.fidelity = reduced(samples, fidelity, nothing)
+        try:
+            held.samples, held.fidelity = await asyncio.to_thread(
+                build, samples, fidelity, self.graded, services.credit, services.reduce
+            )
+        except (ReducerFailed, CreditFailed, GraderError) as error:
+            self._fail(error)
 
     def advance(self, advantage: float | None) -> None:
         """The group is complete: every sample gets the rollout's advantage."""
@@ -238,7 +270,7 @@ class Rollout:
 
     def _deliver(self, advantage: float | None) -> None:
         held, status = self.held, self.ending.status
-        held.samples = credit(held.samples, held.fidelity, self.task, self.id, status, self.graded, advantage)
+        held.samples = concluded(held.samples, self.task, self.id, status, self.graded, advantage)
         deliver(self.directory, held.samples, held.fidelity, held.grade, self.record())
 
     def _fail(self, error: BaseException | None) -> None:
@@ -257,7 +289,9 @@ class Rollout:
     def graded(self) -> Graded:
         grade = self.held.grade
         cause = None if self.ending.cause == "finished" else self.ending.cause
-        return Graded(grade.reward if grade else None, grade is not None and grade.reward_valid, cause)
+        if grade is None:
+            return Graded(None, False, cause)
+        return Graded(grade.reward, grade.reward_valid, cause, grade.turn_rewards)
 
     def record(self) -> RolloutRecord:
         counted = self.held.fidelity.totals if self.held.fidelity else None

@@ -63,13 +63,15 @@ class Budgets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`setup` commands run by sh in the workspace at prepare time, before the patch's base is taken, in the agent's
-    sandbox and again in the grading one. `protected` globs name what is graded as it was at the start, whatever the
+    sandbox and again in the grading one. `follow_ups`: prompts given to the same conversation, each once the agent has
+    ended its answer to the one before. `protected` globs name what is graded as it was at the start, whatever the
     agent did to it. `script` is a scripted engine's file for this task."""
 
     id: str
     instruction: str
     workspace: Workspace
     grader: Spec
+    follow_ups: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     harness: Spec | None = None
     sandbox: Spec | None = None
@@ -83,3 +85,5 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             raise ValueError(f"id: expected letters, digits, '.', '_' and '-', at most 128 of them, got {self.id!r}")
         if not self.instruction.strip():
             raise ValueError("instruction: expected what the agent shall do, got an empty text")
+        if not all(prompt.strip() for prompt in self.follow_ups):
+            raise ValueError("follow_ups: expected what the agent shall do next, got an empty text among them")

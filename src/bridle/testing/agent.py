@@ -1,7 +1,8 @@
 """A whole agent in one file of the standard library: OpenAI chat, one shell tool, a loop until the model calls none.
 
 Runs in a sandbox through the `command` harness (`argv = ["python3", ".../agent.py"]`): the instruction is stdin, base
-URL, key and model are in the environment. Its habits are switched by flags. Imports nothing of Bridle.
+URL, key and model are in the environment. Its habits are switched by flags. What was said is kept in its home, where
+`--resume` finds it. Imports nothing of Bridle.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import os
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 from typing import Any
 
+KEPT = Path.home() / ".conversation.json"
 SYSTEM = "You fix bugs in the repository in the current folder. Use the shell tool; answer without a call when done."
 SHELL = {
     "type": "function",
@@ -27,15 +30,16 @@ SHELL = {
 
 def main() -> None:
     habits = read_habits()
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": SYSTEM},
-        {"role": "user", "content": sys.stdin.read()},
-    ]
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}]
+    if habits.resume:
+        messages = json.loads(KEPT.read_text())
+    messages.append({"role": "user", "content": sys.stdin.read()})
     for _ in range(habits.max_turns):
         answer = ask(messages, habits)
         messages.append(echoed(answer, habits))
         calls = answer.get("tool_calls") or []
         if not calls:
+            KEPT.write_text(json.dumps(messages))
             sys.stdout.write(f"{answer['content']}\n")
             return
         messages.extend(result(call) for call in calls)
@@ -46,6 +50,7 @@ def read_habits() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--max-turns", type=int, default=50)
     parser.add_argument("--sort-arguments", action="store_true", help="echo calls with sorted, re-serialized arguments")
+    parser.add_argument("--resume", action="store_true", help="go on in the conversation it had last")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for an answer")
     return parser.parse_args()
 

@@ -54,6 +54,7 @@ class World:
     renderer: Renderer
     turns: Sequence[dict[str, Any]] = field(default_factory=lambda: turns(FIX))
     argv: tuple[str, ...] = ("python3", AGENT)
+    resume_argv: tuple[str, ...] = ("python3", AGENT, "--resume")
     harness: type[CommandHarness] = CommandHarness
     grader: Callable[[Task], Any] = lambda task: CommandGrader(msgspec.convert(task.grader.options, CommandConfig))
     session: SessionOptions = field(default_factory=SessionOptions)
@@ -78,7 +79,7 @@ class World:
     async def services(self) -> AsyncIterator[Services]:
         script = msgspec.convert({"threads": [{"turns": self.turns}], "resegment": 0.3}, Script)
         vocabulary, write = self.renderer.vocabulary, self.renderer.write
-        harness = self.harness(HarnessOptions(argv=self.argv, mounts=(AGENT,)))
+        harness = self.harness(HarnessOptions(argv=self.argv, resume_argv=self.resume_argv, mounts=(AGENT,)))
         installed = Agent("command", harness, await harness.install(self.directory / "cache", lambda line: None))
         kind = resolve("sandbox", NAMES, default_sandbox()[0])
         self.directory.mkdir(exist_ok=True)
