@@ -13,17 +13,17 @@ READY := .venv/.bridle-ready
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format docs fuzz agents bench setup system clean
+.PHONY: help demo test test-fast lint format docs fuzz agents verify-models bench setup system browser clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  variables: PYTHON=$(PYTHON)  TORCH=$(TORCH)  TORCH_INDEX=$(TORCH_INDEX)  WORKERS=$(WORKERS)  PYTEST_ARGS=$(PYTEST_ARGS)"
 
 demo: setup system ## a real agent fixes real bugs; graded, checked, audited
 	@$(BIN)/python examples/calculator/demo.py
 
-test: setup system ## the whole test suite; counts go to build/test.json
+test: setup system browser ## the whole test suite; counts go to build/test.json
 	@$(PYTEST) --counts=build/test.json $(PYTEST_ARGS)
 
 test-fast: setup ## what runs in under three minutes and installs nothing
@@ -46,6 +46,9 @@ fuzz: setup ## damaged requests against every protocol; INPUTS=100000 SEED=1
 
 agents: setup system ## every agent that can be had here, every scenario and fault, live
 	@$(BIN)/bridle doctor --agents --scenario all --fault all
+
+verify-models: setup ## every model family, proved or refused; details go to build/verify-models.json
+	@$(BIN)/python -m bridle.testing.verify_models --out build/verify-models.json
 
 bench: setup ## every program in benchmarks/
 	@set -e; for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python "$$program"; done
@@ -73,6 +76,17 @@ system:
 			|| echo "bubblewrap could not be installed: going on with the local sandbox, which isolates nothing"; \
 	else \
 		echo "bubblewrap is missing: going on with the local sandbox, which isolates nothing (as root: apt-get install bubblewrap)"; \
+	fi
+
+# The test that looks at a page of `bridle view` is left out where there is no browser.
+browser: ## chromium, for the test that looks at a page
+	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing chromium"; \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null 2>&1 \
+			|| { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null \
+			|| echo "chromium could not be installed: the test that needs it is left out"; \
 	fi
 
 clean: ## remove what was built, .venv included

@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,15 @@ from bridle.rendering.base import Renderer
 from bridle.rendering.template import load_renderer
 from bridle.rendering.tiny import make_tokenizer
 from bridle.rollouts.run import Agent, MakeSandbox, Services
+from bridle.samples import BUILDERS
+from bridle.samples.credit import advantages
 from bridle.sandboxes import NAMES as SANDBOXES, default_sandbox
 from bridle.sandboxes.base import Mount, Sandbox, SandboxConfig
 from bridle.sandboxes.owner import reap
 from bridle.tasks.base import Spec, Task
 from bridle.tokens import Vocabulary
+from bridle.verify.report import warnings
+from bridle.verify.verify import verify
 
 DEFAULT_HARNESS = "mini_swe_agent"
 Log = Callable[[str], None]
@@ -46,7 +51,11 @@ async def services(settings: Settings, tasks: Sequence[Task], directory: Path, l
     """Everything rollouts need, started: engine, gateway, the installed agents. All options are checked before."""
     for task in tasks:
         check(settings, task)
-    renderer = load_renderer(model(settings))
+    resolve("builder", BUILDERS, settings.samples.builder)
+    reduce = resolve("reducer", {}, settings.reducer) if settings.reducer else None
+    credit = settings.credit
+    rule = credit.found()
+    renderer = make_renderer(settings, log)
     made = make_engine(settings, renderer, scripts(tasks), directory / "journal.jsonl")
     agents = await install(settings, tasks, log)
     async with (
@@ -63,14 +72,28 @@ async def services(settings: Settings, tasks: Sequence[Task], directory: Path, l
             grader=make_grader,
             session=settings.session,
             samples=msgspec.to_builtins(settings.samples),
+            reduce=reduce,
+            credit=rule,
+            advantages=partial(advantages, exclude_from_group=credit.exclude_from_group, baseline=credit.baseline),
         )
 
 
 def check(settings: Settings, task: Task) -> None:
     """Makes what a task chooses: that checks its options, and starts nothing."""
     make_grader(task)
-    make_harness(harness_of(settings, task))
+    spec = harness_of(settings, task)
+    harness = make_harness(spec)
+    if task.follow_ups and not harness.resumes:
+        raise TaskError(f"task {task.id}: follow_ups: {_no_resume(spec.name)}")
     sandbox_of(settings, task)
+
+
+def _no_resume(name: str) -> str:
+    able = [other for other in HARNESSES if resolve("harness", HARNESSES, other).resumes]
+    return (
+        f'the harness "{name}" cannot go on in an earlier conversation; '
+        f"choose one that can ({', '.join(able)}, command with a resume_argv), or leave them out"
+    )
 
 
 def cache(settings: Settings) -> Path:
@@ -89,6 +112,22 @@ def model(settings: Settings) -> Path:
 
         make_model(directory, Vocabulary.load(directory).size)
     return directory
+
+
+def make_renderer(settings: Settings, log: Log) -> Renderer:
+    """The model's renderer, looked at before anything is served. Raises ConfigError for one that is not faithful."""
+    directory = model(settings)
+    renderer = load_renderer(directory)
+    if settings.renderer.verify != "off":
+        report = verify(renderer, directory, short=True)
+        for line in warnings(report):
+            log(line)
+        if not report.ok and settings.renderer.verify == "refuse":
+            raise ConfigError(
+                f"{directory} is not faithful here: {report.reason()}; bridle verify {directory} shows all of it, "
+                "--set renderer.verify=warn serves it all the same"
+            )
+    return renderer
 
 
 def make_engine(settings: Settings, renderer: Renderer, script: Script | None, journal: Path) -> Engine:

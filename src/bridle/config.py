@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import yaml
@@ -17,6 +17,7 @@ from bridle.decoding import decode
 from bridle.errors import ConfigError
 from bridle.gateway.control import Linearization
 from bridle.gateway.server import GatewayConfig
+from bridle.samples.credit import Credit
 from bridle.sandboxes.base import SandboxConfig
 from bridle.sessions.records import SessionOptions
 
@@ -45,15 +46,25 @@ class SandboxChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: SandboxConfig = SandboxConfig()
 
 
+class RendererSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`verify`: what is done at start with a model that is found unfaithful: refuse it, warn of it, or do not look."""
+
+    verify: Literal["refuse", "warn", "off"] = "refuse"
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str = "tiny"
     """A directory with tokenizer, chat template and, for a local engine, weights; "tiny" makes one."""
+    renderer: RendererSettings = RendererSettings()
     engine: EngineChoice = EngineChoice()
     harness: HarnessChoice = HarnessChoice()
     sandbox: SandboxChoice = SandboxChoice()
     gateway: GatewayConfig = GatewayConfig()
     session: SessionOptions = SessionOptions()
     samples: Linearization = Linearization()
+    reducer: str = ""
+    """"my.module:function", samples of a rollout -> those to hand on; "" hands all of them on."""
+    credit: Credit = Credit()
     n: int = 1
     """Rollouts per task: the size of a group."""
     concurrency: int = 2
