@@ -26,20 +26,24 @@ SOURCE = Path(bridle.__file__).parent
 # What a family (or a module named apart) may import: itself, what its row lists, and what those may import in turn.
 # `errors`, `registry` and `decoding` are open to all. `lifetimes` is for what opens things, so from the drivers on.
 # A module named apart may import its own row alone, not the rest of its family, so that who imports it gets no more.
-FOUNDATION = ("errors", "messages", "tokens", "registry", "decoding", "lifetimes", "http")
+FOUNDATION = ("errors", "messages", "tokens", "extras", "registry", "decoding", "lifetimes", "http")
 OPEN = {"errors", "registry", "decoding"}
 ROWS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(FOUNDATION, ()),
     "protocols": ("messages",),
     "rendering": ("messages", "tokens"),
-    "sessions": ("messages", "tokens"),
+    "sessions": ("messages", "tokens", "extras"),
     "samples": ("sessions", "tokens"),
-    "engines": ("messages", "tokens", "http", "lifetimes"),
+    "engines": ("messages", "tokens", "extras", "http", "lifetimes"),
     "sandboxes": ("lifetimes", "http"),
     "exporters": ("samples", "sessions"),
     "gateway.client": ("http", "sessions"),
+    # What a prompt is made of and what a stop text cuts: pure, and what `verify` plays conversations with.
+    "gateway.prompt": ("rendering", "sessions"),
+    "gateway.stops": ("rendering",),
     # `samples`: finishing a session answers with its samples and fidelity record.
     "gateway": ("protocols", "rendering", "sessions", "engines", "samples", "lifetimes"),
+    "verify": ("gateway.prompt", "gateway.stops", "samples", "engines"),
     "harnesses": ("messages", "sandboxes"),
     "tasks": ("messages",),
     "graders": ("sandboxes", "tasks"),
@@ -55,7 +59,7 @@ ROWS["doctor"] = tuple(ROWS)
 ROWS["cli"] = tuple(ROWS)
 ROWS["testing"] = tuple(ROWS)
 
-PURE = {"errors", "messages", "tokens", "protocols", "rendering", "sessions", "samples"}
+PURE = {"errors", "messages", "tokens", "extras", "protocols", "rendering", "sessions", "samples"}
 IMPURE = {
     *(
         "asyncio",
@@ -280,10 +284,11 @@ RULES: tuple[Rule, ...] = (
 
 
 def undeclared_and_unused(package: Package, pyproject: str) -> tuple[set[str], set[str]]:
-    """-> packages that are imported but not declared, and those declared (core, local, fast) but never imported."""
+    """-> packages that are imported but not declared, and those declared (tests' aside) but never imported."""
     project = tomllib.loads(pyproject)["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["local"], *extras["fast"]]
+    chosen = [line for name, lines in extras.items() if name != "test" for line in lines]
+    wanted = [*project["dependencies"], *chosen]
     declared = {plain(re.split(r"[\[<>=]", line)[0]) for line in wanted}
     tops = {found.target.partition(".")[0] for module in package.modules.values() for found in module.imports}
     providers = importlib.metadata.packages_distributions()

@@ -196,6 +196,9 @@ BAD = [
             (["--engine", "transformers", "--set", "engine.options.threads=0"], "threads: expected at least 1, got 0"),
             (["--engine", "own:Plain", "--set", "engine.options.x=1"], "engine.options of own:Plain: x: unknown key"),
             (["--engine", "own:Slow", "--set", "engine.options.wait=x"], "engine.options of own:Slow: wait: expected"),
+            (["--set", "samples.builder=trees"], 'unknown builder "trees": did you mean "tree"?'),
+            (["--set", "reducer=nowhere:keep"], 'reducer "nowhere:keep": importing nowhere failed'),
+            (["--set", "credit.rule=brodcast"], 'unknown credit rule "brodcast": did you mean "broadcast"?'),
             (["--set", "sandbox.name=bubblewarp"], 'did you mean "bubblewrap"?'),
             (["--set", "engine.options.script=nowhere.yaml"], "cannot read the script nowhere.yaml"),
         )

@@ -76,6 +76,30 @@ def test_linearize_reads_every_case(place: Any, bridle: Any, case: Path) -> None
     assert counts == {"file": str(case), **totals}
 
 
+def test_linearize_takes_a_builder_kinds_and_bounds(bridle: Any) -> None:
+    case = next(case for case in CASES if "t34" in case.stem)
+    words = ["--builder", "per_request", "--max-samples", "3", "--max-sample-tokens", "40", "--over-length", "drop"]
+    document = json.loads(bridle("linearize", str(case), *words, "--kind", "compaction=drop").stdout)
+    assert len(document["samples"]) == 3
+    assert set(document["fidelity"]["totals"]["untrained"]) == {"dropped_branch", "over_length"}
+    none = json.loads(bridle("linearize", str(case), "--kind", "main=context").stdout)
+    assert set(none["fidelity"]["totals"]["untrained"]) == {"kind"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--builder", "trees"], 'unknown builder "trees": did you mean "tree"'),
+        (["--kind", "main=never"], "main: expected one of train, context, drop, got 'never'"),
+        (["--kind", "mane=train"], 'mane: unknown key "mane": did you mean "main"'),
+    ],
+)
+def test_linearize_says_what_there_is(bridle: Any, words: list[str], said: str) -> None:
+    done = bridle("linearize", str(CASES[0]), *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
 def test_linearize_gives_a_runs_tokens_from_its_session_log(place: Any, bridle: Any, finished: Any) -> None:
     folder = place.folder / "done/rollouts/fix-0"
     document = json.loads(bridle("linearize", str(folder / "session.log")).stdout)

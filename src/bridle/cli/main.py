@@ -16,9 +16,11 @@ from bridle.registry import unknown
 VERBS = {
     "run": "Run tasks with an agent and write graded samples.",
     "show": "Show what a run left.",
+    "view": "Show what was captured on one page, or in a picture.",
     "export": "Write a run's samples to one file.",
     "linearize": "Turn a session log or a case file into samples.",
     "check": "Check a run's samples against its engine's journal.",
+    "verify": "Prove a model faithful, or show where it is not.",
     "audit": "Recompute the logprobs of a run's samples with the same weights.",
     "doctor": "Check this machine, or play real agents through scenarios.",
     "serve": "Serve a part of Bridle over HTTP.",

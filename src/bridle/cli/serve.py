@@ -53,11 +53,10 @@ def gateway(
 
 
 async def _serve(settings: Settings, token: str) -> None:
-    from bridle.compose import make_engine, model
+    from bridle.compose import make_engine, make_renderer
     from bridle.gateway.server import serve
-    from bridle.rendering.template import load_renderer
 
-    renderer = load_renderer(model(settings))
+    renderer = make_renderer(settings, lambda line: click.echo(line, err=True))
     data = Path(settings.data)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
