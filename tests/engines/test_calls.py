@@ -184,6 +184,19 @@ def test_a_tool_of_an_mcp_server_is_called_under_the_name_the_agent_gave_it(offe
     assert called(call, tools) == (name, {"country": "NO"})
 
 
+def test_a_tool_of_a_sole_mcp_server_may_have_its_name_alone() -> None:
+    call = Call(mcp=McpCall("tariff", "rate", {"country": "NO"}))
+    assert called(call, (*CLAUDE, Tool("rates"), Tool("rate"))) == ("rate", {"country": "NO"})
+
+
+def test_an_agents_own_argument_of_an_mcp_tool_is_filled_in() -> None:
+    risk = {"type": "string", "enum": ["UNKNOWN", "LOW"]}
+    schema = {"properties": {"country": {"type": "string"}, "security_risk": risk}, "required": ["security_risk"]}
+    call = Call(mcp=McpCall("tariff", "rate", {"country": "NO"}))
+    found = called(call, (Tool("rate", parameters=schema),))
+    assert found == ("rate", {"country": "NO", "security_risk": "UNKNOWN"})
+
+
 ASKED = Call(mcp=McpCall("tariff", "rate"))
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bridle.harnesses.base import Installation
+from bridle.harnesses.base import Installation, McpServer
 from bridle.harnesses.hermes import Hermes, HermesConfig
 from bridle.messages import Message, ModelRequest, Text, Tool, kind_of
 
@@ -29,6 +29,15 @@ async def test_it_knows_model_url_and_window(new_sandbox, make_launch) -> None:
     model = json.loads(recipe.files[f"{recipe.env['HERMES_HOME']}/config.yaml"])["model"]
     assert (model["default"], model["base_url"]) == (launch.model, launch.base_urls["openai"])
     assert (model["api_key"], model["context_length"]) == ("${BRIDLE_KEY}", 70_000)
+
+
+async def test_it_starts_the_servers_it_is_told_to_and_waits_for_them(new_sandbox, make_launch) -> None:
+    config = HermesConfig(mcp={"tariff": McpServer(("python3", "-I", "server.py"), {"MORE": "1"})})
+    recipe = Hermes(config).recipe(INSTALLATION, make_launch(), await new_sandbox())
+    settings = json.loads(recipe.files[f"{recipe.env['HERMES_HOME']}/config.yaml"])
+    entry = {"command": "python3", "args": ["-I", "server.py"], "env": {"MORE": "1"}}
+    assert settings["mcp_servers"] == {"tariff": entry}
+    assert settings["mcp_discovery_timeout"] > 14
 
 
 def test_a_window_the_agent_refuses_is_refused() -> None:

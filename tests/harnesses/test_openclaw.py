@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bridle.harnesses.base import Installation
+from bridle.harnesses.base import Installation, McpServer
 from bridle.harnesses.openclaw import OpenClaw, OpenClawConfig
 from bridle.messages import Message, ModelRequest, Text, Tool, kind_of
 
@@ -46,6 +46,16 @@ async def test_it_speaks_the_protocol_it_is_told_to(protocol, api, path, new_san
     assert harness.protocol == protocol
     assert (provider["api"], provider["baseUrl"]) == (api, f"http://127.0.0.1:4180/s/1{path}")
     assert (provider["models"][0]["contextWindow"], provider["models"][0]["maxTokens"]) == (5000, 1000)
+
+
+async def test_it_starts_the_servers_it_is_told_to_and_offers_their_tools_outright(new_sandbox, make_launch) -> None:
+    sandbox = await new_sandbox()
+    config = OpenClawConfig(mcp={"tariff": McpServer(("python3", "-I", "server.py"), {"MORE": "1"})})
+    recipe = OpenClaw(config).recipe(INSTALLATION, make_launch(), sandbox)
+    settings = json.loads(recipe.files[f"{sandbox.home}/.openclaw/openclaw.json"])
+    entry = {"command": "python3", "args": ["-I", "server.py"], "env": {"MORE": "1"}}
+    assert settings["mcp"] == {"servers": {"tariff": entry}}
+    assert settings["tools"]["toolSearch"] is False
 
 
 async def test_every_run_in_a_sandbox_is_in_the_same_conversation_and_workspace(new_sandbox, make_launch) -> None:

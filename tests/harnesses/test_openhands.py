@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bridle.harnesses.base import Installation
+from bridle.harnesses.base import Installation, McpServer
 from bridle.harnesses.openhands import OpenHands, OpenHandsConfig
 from bridle.messages import Message, ModelRequest, Text, Tool, kind_of
 
@@ -31,6 +31,14 @@ async def test_it_knows_when_to_summarize(new_sandbox, make_launch) -> None:
     recipe = OpenHands(config).recipe(INSTALLATION, make_launch(), sandbox)
     settings = json.loads(recipe.files[f"{sandbox.home}/.openhands/agent_settings.json"])
     assert (settings["condenser"]["max_tokens"], settings["condenser"]["max_size"]) == (5000, 50)
+
+
+async def test_it_starts_the_servers_it_is_told_to(new_sandbox, make_launch) -> None:
+    sandbox = await new_sandbox()
+    config = OpenHandsConfig(mcp={"tariff": McpServer(("python3", "-I", "server.py"), {"MORE": "1"})})
+    recipe = OpenHands(config).recipe(INSTALLATION, make_launch(), sandbox)
+    entry = {"command": "python3", "args": ["-I", "server.py"], "env": {"MORE": "1"}}
+    assert json.loads(recipe.files[f"{sandbox.home}/.openhands/mcp.json"]) == {"mcpServers": {"tariff": entry}}
 
 
 def request(last: str, tools: tuple[Tool, ...]) -> ModelRequest:

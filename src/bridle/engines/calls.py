@@ -162,13 +162,19 @@ def _write(write: Write, tools: Sequence[Tool]) -> ToolCall:
 
 
 def _mcp(call: McpCall, tools: Sequence[Tool]) -> ToolCall:
-    """Agents put the server's name in front, each in a way of its own; some as the namespace."""
-    for tool in tools:
-        if tool.name.endswith(call.tool) and call.server in f"{tool.namespace} {tool.name.removesuffix(call.tool)}":
-            return ToolCall("", tool.name, _json(call.arguments))
+    """Agents put the server's name in front, each in a way of its own; some as the namespace, some none to a sole
+    server's. What an agent adds to a tool's arguments is filled in."""
+    named = (tool for tool in tools if tool.name.endswith(call.tool) and call.server in _before(tool, call.tool))
+    bare = (tool for tool in tools if tool.name == call.tool)
+    for tool in (*named, *bare):
+        return _called(tool, call.arguments)
     raise EngineError(
         f"the script calls {call.tool} of the MCP server {call.server}, and no tool is named so ({_offered(tools)})"
     )
+
+
+def _before(tool: Tool, name: str) -> str:
+    return f"{tool.namespace} {tool.name.removesuffix(name)}"
 
 
 def _dispatch(prompt: str, background: bool | None, tools: Sequence[Tool]) -> ToolCall:

@@ -50,7 +50,7 @@ class McpServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 McpServers = dict[Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9_-]+$")], McpServer]
-"""By name, which becomes a part of the tools' names."""
+"""By name, which most agents make a part of the tools' names."""
 
 
 class Installation(msgspec.Struct, frozen=True):

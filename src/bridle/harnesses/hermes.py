@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe, Silence
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe, Silence
 from bridle.harnesses.install import python_packages
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -21,6 +21,8 @@ _SETTINGS = {
     "auxiliary": {"title_generation": {"enabled": False}},
     "memory": {"memory_enabled": False, "user_profile_enabled": False},
     "security": {"allow_lazy_installs": False},
+    # seconds that the first prompt waits for servers at most: 1.5 otherwise
+    "mcp_discovery_timeout": 30,
 }
 
 
@@ -30,6 +32,7 @@ class HermesConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
 
     context_tokens: int = 100_000
     silence_s: Silence = None
+    mcp: McpServers = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.context_tokens < _LEAST:
@@ -57,7 +60,7 @@ class Hermes(Harness):
         self._version = config.version or self.default_version
 
     async def install(self, cache: Path, log: Log) -> Installation:
-        packages = [f"hermes-agent=={self._version}"]
+        packages = [f"hermes-agent[mcp]=={self._version}"]
         return await python_packages(cache, "hermes", self._version, packages, log, minimum=(3, 11))
 
     def recipe(self, installation: Installation, launch: Launch, sandbox: Sandbox) -> Recipe:
@@ -96,4 +99,8 @@ class Hermes(Harness):
             "api_mode": "chat_completions",
             "context_length": self._config.context_tokens,
         }
-        return {**_SETTINGS, "model": model}
+        return {
+            **_SETTINGS,
+            "model": model,
+            "mcp_servers": {name: one.entry for name, one in self._config.mcp.items()},
+        }

@@ -169,7 +169,9 @@ async def python_packages(
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         await run_installer([*pip, *packages], log)
 
-    folder = str(await installed(cache, name, f"{version}-{python.name}", build, log))
+    extras = packages[0].partition("[")[2].partition("]")[0]
+    made = "-".join(part for part in (version, python.name, extras) if part)
+    folder = str(await installed(cache, name, made, build, log))
     # every sandbox has a /usr
     prefixes = () if python.prefix.startswith("/usr") else (Mount(python.prefix, python.prefix),)
     mounts = (Mount(folder, folder), *prefixes)

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, ProtocolName, Recipe, Silence
+from bridle.harnesses.base import (
+    Harness,
+    HarnessConfig,
+    Installation,
+    Launch,
+    Log,
+    McpServers,
+    ProtocolName,
+    Recipe,
+    Silence,
+)
 from bridle.harnesses.install import node_agent, run_installer
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -22,8 +32,8 @@ _PENDING = ".openclaw-lifecycle-pending"
 _EXEC = {
     "env": {"shellEnv": {"enabled": False}},
     "skills": {"load": {"watch": False}},
-    "tools": {"profile": "coding", "fs": {"workspaceOnly": True}, "exec": {"mode": "full"}},
 }
+_TOOLS = {"profile": "coding", "fs": {"workspaceOnly": True}, "exec": {"mode": "full"}}
 _APIS = {
     "openai_chat": "openai-completions",
     "openai_responses": "openai-responses",
@@ -39,6 +49,7 @@ class OpenClawConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     context_tokens: int = 100_000
     max_output_tokens: int = 8192
     silence_s: Silence = None
+    mcp: McpServers = msgspec.field(default_factory=dict)
 
 
 class OpenClaw(Harness):
@@ -106,8 +117,14 @@ class OpenClaw(Harness):
         }
         return {
             **_EXEC,
+            "tools": self._tools(),
             "models": {"providers": {_PROVIDER: provider}},
             "agents": {"defaults": defaults},
+            "mcp": {"servers": {name: one.entry for name, one in self._config.mcp.items()}},
             # an index over sessions there will never be
             "plugins": {"slots": {"memory": "none"}},
         }
+
+    def _tools(self) -> dict[str, object]:
+        """Those of servers stand behind one that searches tools otherwise, with most of its own."""
+        return {**_TOOLS, "toolSearch": False} if self._config.mcp else {**_TOOLS}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, Recipe, Silence
+from bridle.harnesses.base import Harness, HarnessConfig, Installation, Launch, Log, McpServers, Recipe, Silence
 from bridle.harnesses.install import python_packages
 from bridle.messages import KindRule
 from bridle.sandboxes.base import Sandbox
@@ -34,6 +34,7 @@ class OpenHandsConfig(HarnessConfig, frozen=True, forbid_unknown_fields=True):
     condense_events: int = 240
     max_output_tokens: int = 8192
     silence_s: Silence = None
+    mcp: McpServers = msgspec.field(default_factory=dict)
 
 
 class OpenHands(Harness):
@@ -78,6 +79,7 @@ class OpenHands(Harness):
             files={
                 instruction: launch.instruction.encode(),
                 f"{sandbox.home}/.openhands/agent_settings.json": msgspec.json.encode(self._settings(launch)),
+                f"{sandbox.home}/.openhands/mcp.json": self._servers(),
             },
             stdin=instruction,
         )
@@ -102,3 +104,6 @@ class OpenHands(Harness):
             "system_prompt_kwargs": {"cli_mode": True},
             "condenser": condenser,
         }
+
+    def _servers(self) -> bytes:
+        return msgspec.json.encode({"mcpServers": {name: one.entry for name, one in self._config.mcp.items()}})
