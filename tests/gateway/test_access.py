@@ -24,6 +24,8 @@ from bridle.gateway.turn import Turns
 from bridle.lifetimes import Supervisor
 from bridle.protocols.openai_chat import OpenAIChat
 from bridle.rendering.template import TemplateRenderer
+from bridle.samples.base import Dropped, Route
+from bridle.sessions.tree import Tree
 from bridle.testing.exchange import exchange, raw
 from bridle.testing.ground import Ground, ground, shell
 
@@ -139,6 +141,25 @@ async def test_finishing_again_gives_the_same(grounds, agents, protocol: str) ->
         assert first == second
         await g.checked()
         assert (await g.client.show("s"))["sealed"] == "finished"
+
+
+def nowhere(tree: Tree, dropped: Dropped) -> list[Route]:
+    return [Route(99)]
+
+
+async def test_a_builder_that_fails_is_named_and_the_session_can_be_finished_with_another(  # type: ignore[no-untyped-def]
+    grounds, agents, protocol: str
+) -> None:
+    async with grounds(SHORT, samples=1) as g:
+        await agents(protocol, await g.open()).work("Go.")
+        path, token = "/sessions/s/finish", g.gateway.control_token
+        for builder, said in (("tre", 'did you mean "tree"'), (f"{__name__}:nowhere", "which is no draw")):
+            status, body = await exchange(g.gateway.url, path, token, orjson.dumps({"builder": builder}))
+            error = orjson.loads(body)["error"]
+            assert (status, error["kind"], said in error["message"]) == (400, "config", True)
+            assert (await g.client.show("s"))["sealed"] == (None if builder == "tre" else "finished")
+        assert [live.session.id for live in g.gateway.control.access] == []
+        await g.checked()
 
 
 async def test_finishing_aborts_and_records_what_still_runs(grounds, protocol: str) -> None:  # type: ignore[no-untyped-def]

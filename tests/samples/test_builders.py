@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 from bridle.errors import ConfigError
-from bridle.samples import BUILDERS
+from bridle.samples import BUILDERS, prefix_merging as merging
 from bridle.samples.base import Dropped, Route
 from bridle.samples.cases import read_case
 from bridle.samples.check import check
@@ -128,6 +129,76 @@ def test_a_users_own_builder_has_the_same_accounts(growth: Any) -> None:
 def test_a_draw_in_a_row_it_was_not_drawn_behind_is_refused(growth: Any) -> None:
     with pytest.raises(ConfigError, match="puts turn t2 into a row"):
         forked(growth).build(builder=f"{__name__}:mixed_up")
+
+
+def twice(tree: Tree, dropped: Dropped) -> list[Route]:
+    nodes = [index for turn in tree.turns[:2] for index in turn.nodes]
+    return [Route(tree.turns[1].end, [*reversed(nodes), *nodes])]
+
+
+def test_a_builder_may_list_draws_in_any_order_and_more_than_once(growth: Any) -> None:
+    result = forked(growth).build(builder=f"{__name__}:twice")
+    assert turns(result) == [["t0", "t1"]]
+    assert result.samples[0].loss_mask.tolist() == [0, 0, 0, 1, 1, 0, 1]
+    assert result.fidelity.totals.untrained == {"dropped_branch": 4}
+
+
+def far(tree: Tree, dropped: Dropped) -> list[Route]:
+    return [Route(tree.turns[0].end, [99])]
+
+
+def before(tree: Tree, dropped: Dropped) -> list[Route]:
+    return [Route(-2)]
+
+
+def a_prompt(tree: Tree, dropped: Dropped) -> list[Route]:
+    return [Route(tree.turns[0].end, [0])]
+
+
+def negative(tree: Tree, dropped: Dropped) -> list[Route]:
+    return [Route(tree.turns[0].end, prompt=-1)]
+
+
+def plain(tree: Tree, dropped: Dropped) -> list[int]:
+    return [turn.end for turn in tree.turns]
+
+
+def fails(tree: Tree, dropped: Dropped) -> list[Route]:
+    raise KeyError("no such thing")
+
+
+@pytest.mark.parametrize(
+    ("builder", "said"),
+    [
+        ("far", "node 99, which is no draw; draws are 1, 3, 5, 7, 9"),
+        ("before", "node -2, which is no draw"),
+        ("a_prompt", "node 0, which is no draw"),
+        ("negative", "a prompt of -1 tokens"),
+        ("plain", "gave a int; it must give routes"),
+        ("fails", "raised KeyError: 'no such thing'"),
+    ],
+)
+def test_a_builder_that_is_none_is_refused(growth: Any, builder: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        forked(growth).build(builder=f"{__name__}:{builder}")
+
+
+def test_a_row_that_ends_at_a_draw_that_makes_none_is_refused(growth: Any) -> None:
+    growth.draw(growth.say(ROOT, 1), 10, delivered=False)
+    with pytest.raises(ConfigError, match="ends a row at turn t0, which makes none: undelivered"):
+        growth.build(builder=f"{__name__}:first_draw")
+
+
+def one_upon_the_other(tree: Tree, dropped: Dropped) -> list[Route]:
+    return [Route(tree.turns[0].end, [*tree.turns[0].nodes, *tree.turns[1].nodes])]
+
+
+def test_two_equal_draws_cannot_train_at_one_place(growth: Any) -> None:
+    prompt = growth.say(ROOT, 1)
+    growth.draw(prompt, 10)
+    growth.draw(prompt, 10)
+    with pytest.raises(ConfigError, match="puts turn t1 where another draw of the same row stands"):
+        growth.build(builder=f"{__name__}:one_upon_the_other")
 
 
 def test_an_unknown_builder_is_refused_with_those_there_are(growth: Any) -> None:
@@ -299,3 +370,33 @@ def test_a_deep_chain_costs_prefix_merging_no_more_than_its_tokens(growth: Any) 
     (sample,) = growth.build(builder="prefix_merging").samples
     assert sample.trained == 1500
     assert np.array_equal(sample.tokens[1::2], np.full(1500, 7))
+
+
+@pytest.mark.parametrize("trunk", [0, 3000])
+def test_turns_that_fork_cost_prefix_merging_no_more_hashing_than_their_tokens(
+    growth: Any, monkeypatch: pytest.MonkeyPatch, trunk: int
+) -> None:
+    """Every prompt has other ids, and all the ends before lie within it."""
+    hashed = 0
+
+    class Counting:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def copy(self) -> Counting:
+            return Counting(self.inner.copy())
+
+        def update(self, data: bytes) -> None:
+            nonlocal hashed
+            hashed += len(data)
+            self.inner.update(data)
+
+        def digest(self) -> bytes:
+            return self.inner.digest()
+
+    parent = growth.say(ROOT, *range(trunk)) if trunk else ROOT
+    for turn in range(100):
+        growth.draw(growth.say(parent, turn, *range(1000 + 2 * turn)), 7)
+    monkeypatch.setattr(merging, "blake2b", lambda digest_size: Counting(blake2b(digest_size=digest_size)))
+    assert len(growth.build(builder="prefix_merging").samples) == 100
+    assert hashed <= 2 * 4 * sum(len(node.ids) for node in growth.tree.nodes)

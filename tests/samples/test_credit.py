@@ -143,3 +143,19 @@ def test_no_baseline_hears_of_a_rollout_without_a_grade(baseline: Any) -> None:
     assert [value for value in among if value is not None] == alone
     assert advantages(graded(1.0, None), (), baseline) == [None, None]
     assert advantages(graded(0.5, 0.5), (), baseline) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("baseline", ["standard", "leave_one_out", "mean"])
+@pytest.mark.parametrize("equal", [(0.3, 0.1 + 0.2), (1.0, sum([0.1] * 10)), (-1e200, -1e200), (0.0, 0.0)])
+def test_rewards_that_differ_by_rounding_alone_are_equal(equal: tuple[float, ...], baseline: Any) -> None:
+    assert advantages(graded(*equal), (), baseline) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-9, 1e200, 1.5e308])
+def test_deviations_of_any_size_come_out_the_same(size: float) -> None:
+    assert advantages(graded(0.0, size)) == pytest.approx([-0.707107, 0.707107], abs=1e-6)
+    assert advantages(graded(size, size, 0.0)) == pytest.approx([0.577350, 0.577350, -1.154701], abs=1e-6)
+
+
+def test_a_small_difference_of_large_rewards_is_one() -> None:
+    assert advantages(graded(1e6, 1e6 + 1e-6)) == pytest.approx([-0.707107, 0.707107], abs=1e-3)

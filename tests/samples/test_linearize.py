@@ -143,6 +143,19 @@ def test_what_is_said_of_each_id_stands_at_its_place_also_where_a_draw_is_split_
     assert (cut["kept_tokens"], cut["reference_logprobs"]) == ({"counts": [0, 1, 2], "values": [7, 8, 9]}, [0, -1, -2])
 
 
+def test_what_is_said_of_one_draw_that_trains_but_not_of_another_is_not_said(growth: Any) -> None:
+    node = growth.draw(growth.say(ROOT, 1), 10)
+    growth.draw(growth.say(node, 2), 11)
+    each = PerId(np.array([2], np.int32), ids_of([7, 8]))
+    growth.tree.turns[1].extras = Extras(each, each, np.array([-1], np.float32))
+    (mixed,) = growth.build().samples
+    assert (mixed.reference_logprobs, mixed.kept_tokens, mixed.routed_experts) == (None, None, None)
+    growth.tree.turns[0].reason = "forced"
+    said = growth.build().samples[0].to_dict()
+    assert said["reference_logprobs"] == [0, 0, 0, -1]
+    assert said["kept_tokens"] == said["routed_experts"] == {"counts": [0, 0, 0, 2], "values": [7, 8]}
+
+
 def test_unused_draws_train_unless_they_are_to_be_dropped(growth: Any) -> None:
     prompt = growth.say(ROOT, 1)
     growth.draw(prompt, 10)

@@ -25,7 +25,9 @@ from bridle.gateway.journal import Journal
 from bridle.gateway.keys import new_key
 from bridle.gateway.metrics import Metrics
 from bridle.gateway.pause import Pause
+from bridle.registry import resolve
 from bridle.rendering.base import Renderer
+from bridle.samples import BUILDERS
 from bridle.samples.assign import OverLength
 from bridle.samples.drop import Kinds
 from bridle.samples.linearize import DEFAULT, Options, document, linearize
@@ -128,10 +130,12 @@ class Control:
     async def finish(self, session_id: str, order: FinishSession) -> bytes:
         """Draws under way are aborted and recorded, the session is sealed, its tree becomes samples -> JSON.
 
-        Repeatable: then from the log, so that a finished session takes no memory."""
+        Repeatable, also with another builder where one failed: then from the log, so that a finished session takes no
+        memory."""
         if (ended := self.access.ended(session_id)) is not None:
             return await asyncio.to_thread(_from_log, ended.log, order)
         live = self.access.get(session_id)
+        resolve("builder", BUILDERS, order.builder)  # a wrong name leaves the session open
         live.ending = live.ending or order.cause or "finished"
         while live.running:
             await asyncio.gather(*(generation.abandon() for generation in live.running))
@@ -143,9 +147,10 @@ class Control:
         if live.capture is not None:
             await live.capture.close()
         # Nothing changes a sealed session, and a long one takes seconds.
-        answer = await asyncio.to_thread(_finished, live.session, order)
-        self.access.end(live)
-        return answer
+        try:
+            return await asyncio.to_thread(_finished, live.session, order)
+        finally:
+            self.access.end(live)
 
     async def _open(self, request: Request) -> Response:
         live = self.open(_body(await request.body(), OpenSession))

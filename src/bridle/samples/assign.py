@@ -6,6 +6,7 @@ A draw lies at the same place in every row that holds it, so what a cut leaves o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -84,12 +85,28 @@ class Branch(msgspec.Struct, frozen=True):
 
 def assign(tree: Tree, routes: Sequence[Route], dropped: Dropped, bounds: Bounds) -> list[Branch]:
     """Every kept draw in the first branch that holds it; last, what no branch accounts for. Not all are `emitted`."""
+    for route in routes:
+        _check(tree, route, dropped)
     fitting = [route for route in routes if _fits(tree, route, bounds)]
     branches = _claimed(tree, fitting, dropped, bounds)
     if bounds.samples is not None and sum(branch.emitted for branch in branches) > bounds.samples:
         branches = _claimed(tree, _worthiest(branches, bounds.samples), dropped, bounds)
     too_long = [route for route in routes if not _fits(tree, route, bounds)]
     return [*branches, _left_out(tree, branches, too_long, dropped)]
+
+
+def _check(tree: Tree, route: Route, dropped: Dropped) -> None:
+    for index in (route.leaf, *(route.draws or ())):
+        if not 0 <= index < len(tree.nodes) or tree.nodes[index].origin != "sampled":
+            draws = ", ".join(str(node.index) for node in tree.nodes if node.origin == "sampled")
+            raise ConfigError(f"the builder names node {index}, which is no draw; draws are {draws or 'none'}")
+    last = tree.turns[tree.nodes[route.leaf].turn]
+    if last.seq in dropped:
+        raise ConfigError(f"the builder ends a row at turn {last.id}, which makes none: {dropped[last.seq]}")
+    if route.prompt is not None and route.prompt < 0:
+        raise ConfigError(
+            f"the builder gives a row a prompt of {route.prompt} tokens; None is all before its first draw"
+        )
 
 
 def _fits(tree: Tree, route: Route, bounds: Bounds) -> bool:
@@ -111,17 +128,33 @@ def _claimed(tree: Tree, routes: Sequence[Route], dropped: Dropped, bounds: Boun
         length = _length(tree, route, draws, bounds)
         fresh = [index for index in draws if index not in claimed]
         claimed.update(fresh)
+        _check_places(tree, fresh)
         claims = [_claim(tree, index, length, bounds) for index in fresh]
         branches.append(Branch(route, path, length, length < tree.length(route.leaf), claims))
     return branches
 
 
+def _check_places(tree: Tree, draws: Sequence[int]) -> None:
+    for one, other in pairwise(draws):
+        if _start(tree, other) < tree.length(one):
+            turn = tree.turns[tree.nodes[other].turn]
+            raise ConfigError(
+                f"the builder puts turn {turn.id} where another draw of the same row stands; "
+                "one that was drawn behind the same ids needs a route of its own"
+            )
+
+
+def _start(tree: Tree, index: int) -> int:
+    return tree.length(index) - tree.nodes[index].sampled
+
+
 def _draws(tree: Tree, route: Route, path: Sequence[int], dropped: Dropped) -> Iterator[int]:
+    """In the order they stand in the row, each once."""
     if route.draws is None:
         yield from (index for index in path if kept(tree, index, dropped))
         return
     here = set(path)
-    for index in route.draws:
+    for index in sorted(set(route.draws), key=lambda index: (_start(tree, index), index)):
         if index not in here and not np.array_equal(tree.ids(index), tree.ids(route.leaf)[: tree.length(index)]):
             turn = tree.turns[tree.nodes[index].turn]
             raise ConfigError(

@@ -19,10 +19,11 @@ Dropped = Mapping[int, Reason]
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A row to be: the path from the root to `leaf`.
+    """A row to be: the path from the root to `leaf`, the node of a kept draw.
 
-    `draws`: the sampled nodes it accounts for, as far as no route before it does; None: every kept one of its path. One
-    beside the path must have been drawn behind the very ids that stand in it. `prompt`: tokens of the row that are its
+    `draws`: the sampled nodes it accounts for, in any order, as far as no route before it does; None: every kept one of
+    its path. One beside the path must have been drawn behind the very ids that stand in it, and no two may stand at the
+    same place. `prompt`: tokens of the row that are its
     prompt; None: all before its first draw."""
 
     leaf: int

@@ -7,6 +7,7 @@ into more samples changes nothing.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
@@ -22,6 +23,10 @@ Shares = Callable[[float, Sequence[Sample]], Sequence[float]]
 Rule = Literal["broadcast", "split", "final"] | Shares
 """broadcast: every sample has the rollout's reward. split: equal shares that add up to it. final: the sample with the
 last draw has all of it, the others 0. A function: (reward, samples) -> one reward for each sample."""
+
+ROUNDING = 16 * sys.float_info.epsilon
+"""Of the largest reward: rewards no further than this from their mean are equal. A sum of a few parts may be off by
+some units in the last place (0.1 + 0.2 is not 0.3), and so may the mean."""
 
 RULES: Mapping[str, Rule] = {"broadcast": "broadcast", "split": "split", "final": "final"}
 
@@ -90,26 +95,27 @@ def advantages(
     """Within the group's usable rollouts; None for the others.
 
     Usable: validly graded and not ended by an excluded cause. Fewer than two of them give no update: None for all.
-    Equal rewards give 0.0."""
+    Rewards equal but for rounding give 0.0."""
     rewards = [_usable_reward(rollout, exclude_from_group) for rollout in rollouts]
     usable = [reward for reward in rewards if reward is not None]
     if len(usable) < 2:
         return [None] * len(rollouts)
-    # Not by the deviation: the mean of equal rewards can be a rounding error away from them.
-    if min(usable) == max(usable):
+    mean = math.fsum(reward / len(usable) for reward in usable)
+    spread = max(abs(reward - mean) for reward in usable)
+    if spread <= ROUNDING * max(map(abs, usable)):
         return [None if reward is None else 0.0 for reward in rewards]
-    mean = math.fsum(usable) / len(usable)
-    scale = _scale(usable, mean, baseline)
-    return [None if reward is None else (reward - mean) * scale for reward in rewards]
+    unit = _unit(usable, mean, spread, baseline)
+    return [None if reward is None else (reward - mean) / unit for reward in rewards]
 
 
-def _scale(usable: Sequence[float], mean: float, baseline: Baseline) -> float:
+def _unit(usable: Sequence[float], mean: float, spread: float, baseline: Baseline) -> float:
     if baseline == "mean":
         return 1.0
     if baseline == "leave_one_out":
-        # r - (sum - r) / (n - 1) = (r - mean) * n / (n - 1).
-        return len(usable) / (len(usable) - 1)
-    return 1.0 / math.sqrt(math.fsum((reward - mean) ** 2 for reward in usable) / (len(usable) - 1))
+        # r - (sum - r) / (n - 1) = (r - mean) / ((n - 1) / n).
+        return (len(usable) - 1) / len(usable)
+    # Of deviations no larger than 1: the square of a small one is 0, that of a large one no number.
+    return spread * math.sqrt(math.fsum(((reward - mean) / spread) ** 2 for reward in usable) / (len(usable) - 1))
 
 
 def _usable_reward(rollout: Graded, exclude_from_group: Collection[str]) -> float | None:

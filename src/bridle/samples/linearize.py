@@ -14,11 +14,12 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from bridle.errors import ConfigError
 from bridle.extras import PerId
 from bridle.registry import resolve
 from bridle.samples import BUILDERS
 from bridle.samples.assign import Bounds, Branch, Claim, OverLength, accounts, assign
-from bridle.samples.base import Builder
+from bridle.samples.base import Builder, Dropped, Route
 from bridle.samples.credit import Graded, Rule, credited
 from bridle.samples.drop import Kinds, dropped_turns
 from bridle.samples.fidelity import Account, Fidelity, record
@@ -77,10 +78,11 @@ class Result(msgspec.Struct, frozen=True, eq=False):
 def linearize(tree: Tree, options: Options = DEFAULT, facts: Mapping[int, TurnFacts] = MappingProxyType({})) -> Result:
     """-> the samples and the record of what became of every sampled token. `facts` are the session's, by turn number.
 
-    Raises LogCorrupt for a turn that may train but lacks a logprob for each id, ConfigError for an unknown builder."""
+    Raises LogCorrupt for a turn that may train but lacks a logprob for each id, ConfigError for a builder that there is
+    not, that fails, or whose routes are none of the tree's."""
     build: Builder = resolve("builder", BUILDERS, options.builder)
     dropped = dropped_turns(tree, options.kinds, options.unused_draws)
-    branches = assign(tree, build(tree, dropped), dropped, options.bounds)
+    branches = assign(tree, _routes(build, tree, dropped), dropped, options.bounds)
     emitted = [branch for branch in branches if branch.emitted]
     trained = sum(branch.trained for branch in emitted)
     samples = [_sample(tree, branch, index, trained, options) for index, branch in enumerate(emitted)]
@@ -89,6 +91,17 @@ def linearize(tree: Tree, options: Options = DEFAULT, facts: Mapping[int, TurnFa
     if options.grade is not None:
         samples = credited(samples, fidelity, options.grade, options.credit)
     return Result(tuple(samples), fidelity)
+
+
+def _routes(build: Builder, tree: Tree, dropped: Dropped) -> list[Route]:
+    try:
+        routes = list(build(tree, dropped))
+    except Exception as error:
+        raise ConfigError(f"the builder raised {type(error).__name__}: {error}") from error
+    for route in routes:
+        if not isinstance(route, Route):
+            raise ConfigError(f"the builder gave a {type(route).__name__}; it must give routes")
+    return routes
 
 
 def document(result: Result) -> dict[str, Any]:
@@ -147,7 +160,7 @@ def _sample(tree: Tree, branch: Branch, index: int, trained: int, options: Optio
 
 def _per_id(branch: Branch, given: Sequence[PerId | None]) -> PerId | None:
     """`given`: of the whole draw of each claim."""
-    if all(each is None for each in given):
+    if not _said(branch, given):
         return None
     counts = np.zeros(branch.length, np.int32)
     values = [EMPTY]
@@ -160,14 +173,20 @@ def _per_id(branch: Branch, given: Sequence[PerId | None]) -> PerId | None:
 
 
 def _references(branch: Branch) -> Floats | None:
-    if all(claim.turn.extras.reference_logprobs is None for claim in branch.claims):
+    references = [claim.turn.extras.reference_logprobs for claim in branch.claims]
+    if not _said(branch, references):
         return None
     found = np.zeros(branch.length, np.float32)
-    for claim in branch.claims:
-        given = claim.turn.extras.reference_logprobs
-        if given is not None:
-            found[claim.start : claim.start + claim.kept] = given[claim.offset : claim.offset + claim.kept]
+    for claim, each in zip(branch.claims, references, strict=True):
+        if each is not None:
+            found[claim.start : claim.start + claim.kept] = each[claim.offset : claim.offset + claim.kept]
     return found
+
+
+def _said(branch: Branch, given: Sequence[object | None]) -> bool:
+    """Of every claim that trains: a trainer could not tell a gap in one from a number."""
+    gaps = any(claim.trained and each is None for claim, each in zip(branch.claims, given, strict=True))
+    return not gaps and any(each is not None for each in given)
 
 
 def _spans(claims: Sequence[Claim]) -> tuple[TurnSpan, ...]:

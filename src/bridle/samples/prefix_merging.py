@@ -7,7 +7,6 @@ chain. A draw whose prompt begins with no chain's end begins a chain of its own.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -61,8 +60,8 @@ def _chains(tree: Tree, dropped: Dropped) -> list[Chain]:
 
 
 class _Ends:
-    """Where chains end, by length and by a digest of all that stands before. Hashes every id of the tree once, and of a
-    node again only as far as an end of that length lies within it."""
+    """Where chains end, by length and by a digest of all that stands before. Hashes every id of the tree once, and a
+    node once more for each turn that looks for ends within it."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
@@ -85,10 +84,12 @@ class _Ends:
         """The chain with the longest end that begins the turn's prompt, no longer among the ends. Of several equal ones
         the one that the turn hangs on, else the first."""
         path = self.tree.path(turn.nodes[0])
-        found = next(self._beginning(path, self.tree.nodes[path[-1]]), None)
+        prompt = _prompt_length(self.tree.nodes[path[-1]])
+        found = next(filter(None, (self._longest(index, prompt) for index in reversed(path))), None)
         if found is None:
             return None
-        length, digest, equal = found
+        length, digest = found
+        equal = self.chains[length][digest]
         held = set(path)
         chain = next((chain for chain in equal if chain.end in held), equal[0])
         equal.remove(chain)
@@ -99,16 +100,22 @@ class _Ends:
             del self.lengths[bisect_left(self.lengths, length)]
         return chain
 
-    def _beginning(self, path: list[int], draw: Node) -> Iterator[tuple[int, bytes, list[Chain]]]:
-        """Longest first."""
-        prompt = draw.length - draw.sampled
-        for index in reversed(path):
-            node = self.tree.nodes[index]
-            start = node.length - len(node.ids)
-            first, last = bisect_right(self.lengths, start), bisect_right(self.lengths, min(node.length, prompt))
-            for length in reversed(self.lengths[first:last]):
-                begun = self.running[node.parent].copy()
-                begun.update(node.ids[: length - start].tobytes())
-                digest: bytes = begun.digest()
-                if digest in self.chains[length]:
-                    yield length, digest, self.chains[length][digest]
+    def _longest(self, index: int, prompt: int) -> tuple[int, bytes] | None:
+        """The longest end that lies within this node and its `prompt` and begins it: length and digest."""
+        node = self.tree.nodes[index]
+        start = at = node.length - len(node.ids)
+        first, last = bisect_right(self.lengths, start), bisect_right(self.lengths, min(node.length, prompt))
+        if first == last:
+            return None
+        found = None
+        running = self.running[node.parent].copy()
+        for length in self.lengths[first:last]:
+            running.update(node.ids[at - start : length - start].tobytes())
+            at, digest = length, running.digest()
+            if digest in self.chains[length]:
+                found = length, digest
+        return found
+
+
+def _prompt_length(draw: Node) -> int:
+    return draw.length - draw.sampled

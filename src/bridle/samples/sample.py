@@ -60,8 +60,8 @@ class Sample(msgspec.Struct, frozen=True, eq=False, kw_only=True, forbid_unknown
     tokens of the rollout. `branch`: the tree node of its last draw. `prompt_len`: how many tokens are the prompt;
     no draw accounted for here begins in it. `untrained`: tokens of those draws that do not train, cut ones included.
     `ill_formed`: those of them with a call that is not as it should be. `routed_experts`, `kept_tokens` (a count for
-    each token, 0 for context) and `reference_logprobs` float32[n]: what the engine said of these draws, None where it
-    said nothing. Raises ValueError.
+    each token, 0 for context) and `reference_logprobs` float32[n]: what the engine said of these draws, None unless it
+    said so of each that trains here. Raises ValueError.
     """
 
     tokens: Ids
