@@ -24,6 +24,21 @@ CASES: dict[str, tuple[list[tuple[str, Owner]], str, list[tuple[str, bool, str, 
         f"{HEAD}<think>\n\n</think>\n\nI look.{TAIL}",
         [("reasoning", True, "", "<think>\n\n</think>\n\n")],
     ),
+    "an empty block that stock writes at the prompt's end": (
+        [(HEAD, TEMPLATE), ("I look.", SAMPLED), (TAIL, TEMPLATE)],
+        f"{HEAD}I look.{TAIL}<think>\n\n</think>\n\n",
+        [("control", False, "", "<think>\n\n</think>\n\n")],
+    ),
+    "an empty block that stock writes behind what was said at the prompt's end": (
+        [(HEAD, TEMPLATE), ("I look.", SAMPLED)],
+        f"{HEAD}I look.<think>\n\n</think>\n\n",
+        [("control", False, "", "<think>\n\n</think>\n\n")],
+    ),
+    "an empty block that stock writes where nothing was sampled": (
+        [(f"{HEAD}I look.{TAIL}", TEMPLATE)],
+        f"{HEAD}<think>\n\n</think>\n\nI look.{TAIL}",
+        [("control", False, "", "<think>\n\n</think>\n\n")],
+    ),
     "text that stock trims": (
         [(HEAD, TEMPLATE), ("I look.  ", SAMPLED), (TAIL, TEMPLATE)],
         f"{HEAD}I look.{TAIL}",

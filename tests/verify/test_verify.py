@@ -10,12 +10,13 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer
 
+from bridle.errors import SeamError, TemplateError
 from bridle.messages import Message, Text
 from bridle.rendering.base import ReplyParser
 from bridle.rendering.template import TemplateRenderer, load_renderer
 from bridle.testing.verify_models import claude_code
 from bridle.tokens import concatenate, ids_of
-from bridle.verify import player
+from bridle.verify import bodies, player, switches
 from bridle.verify.report import PROPERTIES, Report, warnings
 from bridle.verify.verify import verify
 
@@ -139,6 +140,32 @@ def test_a_template_that_cannot_be_extended_forks_and_says_what_that_costs(plant
     assert report.cost["samples"] == report.cost["turns"]
 
 
+LATER_PROMPT = (
+    "{{- '<|im_start|>assistant\\n' }}\n    {{-",
+    "{{- '<|im_start|>assistant\\n' ~ ('<think>\\n\\n</think>\\n\\n' if messages | length > 3) }}\n    {{-",
+)
+"""The generation prompt depends on how long the conversation is."""
+
+
+def test_a_generation_prompt_that_depends_on_the_history_is_taken_from_it(planted: Any) -> None:
+    report = examined(planted(*LATER_PROMPT))
+    assert "generation prompt" in report.facts["why_not"]
+    assert (report.ok, report.undeclared) == (True, [])
+    assert report.row("splice").differs == {}
+
+
+def test_a_generation_prompt_that_does_not_follow_its_history_fails_splice(
+    planted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renderer = load_renderer(directory := planted(*LATER_PROMPT))
+
+    def apart(messages: Any, tools: Any, switches: Any) -> Any:
+        return renderer.whole(messages, tools, switches), renderer.generation(switches, messages[-1].role)
+
+    monkeypatch.setattr(renderer, "prompted", apart)
+    assert failures(examined(directory, renderer))["splice"] == {"control"}
+
+
 # Faults in a renderer
 
 
@@ -218,6 +245,53 @@ def test_a_stop_id_that_is_ordinary_text_fails_end_of_turn(
     renderer = load_renderer(tiny_directory)
     monkeypatch.setattr(renderer, "stop_ids", (*renderer.stop_ids, 7))
     assert "stop" in failures(examined(tiny_directory, renderer))["end_of_turn"]
+
+
+BROKEN = {"a play": (player, "prefix"), "a body": (bodies, "roles"), "a setting": (switches, "switches")}
+
+
+@pytest.mark.parametrize("where", BROKEN)
+def test_a_prompt_that_the_renderer_itself_breaks_off_is_no_difference(
+    tiny: TemplateRenderer, tiny_directory: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def torn(renderer: Any, session: Any, request: Any, length: int) -> Any:
+        raise SeamError("no control token stands where new text follows")
+
+    module, property = BROKEN[where]
+    monkeypatch.setattr(module, "prepare", torn)
+    report = examined(tiny_directory, tiny)
+    assert "seam" in failures(report)[property]
+    assert "no control token stands" in report.reason()
+
+
+def test_a_later_turn_that_the_renderer_breaks_off_fails_prefix(
+    tiny: TemplateRenderer, tiny_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = player.prepare
+
+    def torn(renderer: Any, session: Any, request: Any, length: int) -> Any:
+        if len(request.messages) > 3:
+            raise SeamError("no control token stands where new text follows")
+        return prepare(renderer, session, request, length)
+
+    monkeypatch.setattr(player, "prepare", torn)
+    assert failures(examined(tiny_directory, tiny)).keys() == {"prefix", "switches"}
+
+
+def test_a_prompt_that_a_template_refuses_is_a_difference(
+    tiny: TemplateRenderer, tiny_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = player.prepare
+
+    def refusing(renderer: Any, session: Any, request: Any, length: int) -> Any:
+        if len(request.messages) > 3 and request.tools:
+            raise TemplateError("no tool loops")
+        return prepare(renderer, session, request, length)
+
+    monkeypatch.setattr(player, "prepare", refusing)
+    report = examined(tiny_directory, tiny)
+    assert failures(report) == {}
+    assert report.row("roles").differs["refused"] > 0
 
 
 @pytest.mark.parametrize("forgotten", ["switches", "root_switches"])

@@ -11,8 +11,8 @@ from bridle.gateway.prompt import prepare
 from bridle.messages import Message, ModelRequest, Role, Text, Thinking, Tool, ToolCall
 from bridle.rendering.base import Renderer
 from bridle.verify.conversations import TOOLS, developer, said, system, user
-from bridle.verify.player import CONTEXT, open_session
-from bridle.verify.report import Finding, Ledger
+from bridle.verify.player import CONTEXT, REFUSALS, open_session
+from bridle.verify.report import Finding, Ledger, broken
 
 HARMLESS = "word"
 
@@ -27,8 +27,11 @@ def check_injection(renderer: Renderer, ledger: Ledger, thorough: bool) -> None:
     for where, place in places(renderer).items():
         try:
             expected = _controls(renderer, _ids(renderer, *place(HARMLESS)))
-        except BridleError as error:
+        except REFUSALS as error:
             ledger.skipped("injection", f"{where}: {error.message}")
+            continue
+        except BridleError as error:
+            ledger.fails("injection", broken(where, -1, error))
             continue
         for text in _texts(controls, thorough):
             _check_body(renderer, where, place, text, expected, ledger)
@@ -164,9 +167,12 @@ def check_roles(renderer: Renderer, ledger: Ledger) -> None:
         messages, words, called = _conversation(roles)
         try:
             ids = _ids(renderer, messages, TOOLS)
-        except BridleError as error:
+        except REFUSALS as error:
             tell = ledger.fails if name in ESSENTIAL else ledger.differs
             tell("roles", Finding(name, -1, "refused", f"{name} is refused: {error.message}", declared=True))
+            continue
+        except BridleError as error:
+            ledger.fails("roles", broken(name, -1, error))
             continue
         shown = renderer.vocabulary.decode(ids)
         if lost := [word for word in words if word not in shown]:

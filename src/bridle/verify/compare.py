@@ -110,10 +110,12 @@ class _Comparison:
         """`places`: the id each unit is of, and the one behind the last."""
         behind = places[-1]
         within = {self.owners[at] for at in places[:-1]}
-        beside = {self.owners[at] for at in (behind - 1, behind) if 0 <= at < len(self.owners)}
+        # At the prompt's end stock writes its generation prompt: no answer stands there.
+        ends = behind == len(self.owners)
+        beside = set() if ends else {self.owners[at] for at in (behind - 1, behind) if at >= 0}
         blank = all(unit in self.reasoning_tags or bytes([unit % BYTES]).isspace() for unit in theirs)
         kept = not within & {Owner.TEMPLATE} if within else bool(beside - {Owner.TEMPLATE})
-        block = not mine and blank and self.reasoning_tags & set(theirs)
+        block = not mine and kept and blank and self.reasoning_tags & set(theirs)
         # Of a form in which reasoning is a message of its own, its header is dropped with it.
         reasons = sum(self.owners[at] == Owner.REASONING for at in places[:-1])
         dropped = not theirs and not within & {Owner.TEMPLATE} and 2 * reasons > len(mine)

@@ -18,7 +18,7 @@ from bridle.samples.linearize import linearize
 from bridle.tokens import Ids, Vocabulary
 from bridle.verify.compare import Difference, Owner, compare
 from bridle.verify.player import Call, Played, settings_of
-from bridle.verify.report import Finding, Ledger, Property
+from bridle.verify.report import Finding, Ledger, Property, broken
 from bridle.verify.stock import Stock
 
 EVERY = 25
@@ -41,6 +41,11 @@ def check_prefix(renderer: Renderer, played: Played, ledger: Ledger, property: P
             _check_carried(renderer, call, call.carried, ledger, property)
     if played.calls:
         _check_samples(played, ledger, property)
+
+
+def tell_broken(played: Played, ledger: Ledger, property: Property = "prefix") -> None:
+    if played.broken is not None:
+        ledger.fails(property, broken(played.play.name, len(played.calls), played.broken))
 
 
 def _check_extension(renderer: Renderer, call: Call, before: Call, ledger: Ledger, property: Property) -> None:

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from bridle.errors import BridleError, TemplateError
+from bridle.errors import BadRequest, BridleError, TemplateError
 from bridle.gateway.prompt import Prompt, prepare
 from bridle.gateway.stops import cut
 from bridle.messages import Message, ModelRequest, Switches, Text, Thinking, ToolCall, Wishes
@@ -31,6 +31,9 @@ from bridle.verify.conversations import Needs, Play, Step, call, said, user
 CONTEXT = 1 << 24
 DROPOUT = 0.4
 """How often a token of a draw is taken apart."""
+
+REFUSALS = (BadRequest, TemplateError)
+"""What a request or a template may be to blame for. Any other error is one of the renderer or of Bridle's."""
 
 Sampler = Callable[[Ids, "Asked"], "Drawn"]
 """(prompt, what is asked) -> what an engine returns."""
@@ -82,13 +85,21 @@ class Call:
 
 @dataclass
 class Played:
-    """`refused`: why the play broke off, "" where it did not. `left_out`: why it was not played at all."""
+    """`refused`: why the play broke off, "" where it did not. `broken`: what broke it off that is no refusal.
+    `left_out`: why it was not played at all."""
 
     play: Play
     session: Session
     calls: list[Call] = field(default_factory=list)
     refused: str = ""
+    broken: BridleError | None = None
     left_out: str = ""
+
+    def break_off(self, error: BridleError) -> None:
+        if isinstance(error, REFUSALS):
+            self.refused = error.message
+        else:
+            self.broken = error
 
 
 class Abilities(msgspec.Struct, frozen=True):
@@ -136,7 +147,7 @@ class Player:
             try:
                 played.calls.append(self._call(played, step, number, thread))
             except BridleError as error:
-                played.refused = error.message
+                played.break_off(error)
                 break
         return played
 
@@ -155,7 +166,7 @@ class Player:
             try:
                 played.calls.append(self._ask(played, step, number, request, history, before))
             except BridleError as error:
-                played.refused = error.message
+                played.break_off(error)
                 break
             history = (*history, played.calls[-1].heard)
         return played

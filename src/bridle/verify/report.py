@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from bridle.errors import BridleError
+
 Property = Literal["prefix", "splice", "parse", "injection", "end_of_turn", "roles", "switches", "logprobs"]
 Verdict = Literal["pass", "differs", "fails", "skipped"]
 
@@ -165,6 +167,11 @@ def warnings(report: Report) -> list[str]:
     if not report.ok:
         lines.append(f"not faithful: {report.reason()}")
     return lines
+
+
+def broken(play: str, turn: int, error: BridleError) -> Finding:
+    """No answer to a request that neither its client nor the template is to blame for."""
+    return Finding(play, turn, error.kind, f"no prompt can be built: {error.message}")
 
 
 def told(finding: Finding) -> str:

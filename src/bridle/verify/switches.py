@@ -9,9 +9,9 @@ from bridle.gateway.prompt import prepare
 from bridle.messages import ModelRequest, Switches
 from bridle.rendering.base import Renderer, Switch
 from bridle.verify.conversations import TOOLS, spelled, switched, system, user
-from bridle.verify.histories import check_prefix, check_splice
-from bridle.verify.player import CONTEXT, Player, open_session
-from bridle.verify.report import Finding, Ledger
+from bridle.verify.histories import check_prefix, check_splice, tell_broken
+from bridle.verify.player import CONTEXT, REFUSALS, Player, open_session
+from bridle.verify.report import Finding, Ledger, broken
 from bridle.verify.stock import Stock
 
 EFFORTS = ("", "low", "medium", "high")
@@ -27,6 +27,7 @@ def check_switches(renderer: Renderer, stock: Stock, ledger: Ledger, seed: int) 
             played = player.play(play)
             if played.refused:
                 ledger.differs("switches", Finding(play.name, -1, "refused", played.refused, declared=True))
+            tell_broken(played, ledger, "switches")
             check_prefix(renderer, played, ledger, "switches")
             check_splice(renderer, stock, played, ledger, "switches")
 
@@ -65,8 +66,11 @@ def _check_root(renderer: Renderer, settings: tuple[Switches, ...], ledger: Ledg
         request = ModelRequest("openai_chat", "m", (system("Be brief."), user("one")), TOOLS, switches=setting)
         try:
             prompt = prepare(renderer, open_session(renderer, "root"), request, CONTEXT)
-        except BridleError as error:
+        except REFUSALS as error:
             ledger.differs("switches", Finding(spelled(setting), -1, "refused", error.message, declared=True))
+            continue
+        except BridleError as error:
+            ledger.fails("switches", broken(spelled(setting), -1, error))
             continue
         first, root = roots.setdefault(key, (setting, prompt.rendered[0].tobytes()))
         if root != prompt.rendered[0].tobytes() and renderer.facts.extendable:

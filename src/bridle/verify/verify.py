@@ -14,7 +14,7 @@ from bridle.messages import ModelRequest
 from bridle.rendering.base import Renderer
 from bridle.verify.bodies import check_injection, check_roles
 from bridle.verify.conversations import LONG, Play, Writer, call, few, long_chat, plays, said
-from bridle.verify.histories import check_ends, check_prefix, check_splice, check_stops
+from bridle.verify.histories import check_ends, check_prefix, check_splice, check_stops, tell_broken
 from bridle.verify.player import DROPOUT, Played, Player
 from bridle.verify.replies import CUTS, check_noise, check_replies, check_spelled_tags
 from bridle.verify.report import Finding, Ledger, Report
@@ -89,16 +89,17 @@ def _check_plays(renderer: Renderer, stock: Stock, tried: list[Play], seed: int,
 
 def _check_played(renderer: Renderer, stock: Stock, played: Played, own: bool, cuts: int, ledger: Ledger) -> None:
     """`own`: its draws are as the vocabulary segments them, and comparable."""
+    tell_broken(played, ledger)
     if own:
         check_splice(renderer, stock, played, ledger)
         return
-    _tell_breaks(played, ledger)
+    _tell_refused(played, ledger)
     check_prefix(renderer, played, ledger)
     check_ends(renderer, played, ledger)
     check_replies(renderer, played, ledger, cuts)
 
 
-def _tell_breaks(played: Played, ledger: Ledger) -> None:
+def _tell_refused(played: Played, ledger: Ledger) -> None:
     if played.left_out:
         ledger.skipped("parse", played.left_out)
     if played.refused:
