@@ -287,6 +287,14 @@ def last_user_text(messages: tuple[Message, ...]) -> str:
     return ""
 
 
+def signed(message: Message, identity: str) -> Message:
+    """`message` with the identity of its turn where it has no part to carry it: before text, as thinking without a
+    word."""
+    if not identity or not all(isinstance(part, Text) for part in message.parts):
+        return message
+    return msgspec.structs.replace(message, parts=(Thinking("", identity), *message.parts))
+
+
 def beside_summary(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """What stays beside the summary of a conversation that ends in the instruction to write it: all the user said."""
     return tuple(message for message in messages[:-1] if message.role == "user")

@@ -129,6 +129,16 @@ async def test_a_stall_that_is_waited_for_changes_nothing(place: Any) -> None:
         assert p.proxy.fired
 
 
+async def test_a_fault_behind_the_end_of_the_answer_it_was_for_hits_no_other(place: Any) -> None:
+    async with place(Fault("reset", call=1, after_bytes=20_000)) as p, p.connected() as socket:
+        for _ in range(4):
+            events = await asked(socket)
+            assert events[-1]["type"] == "response.completed"
+            assert sum(len(orjson.dumps(event)) for event in events) > 5_000
+        assert (p.proxy.messages, p.proxy.fired) == (4, False)
+        await p.g.checked()
+
+
 # --- frames ---
 
 

@@ -248,6 +248,44 @@ def test_a_schema_that_is_none_is_refused_with_the_reason(begin: Begin) -> None:
         begin(1, tools=[Tool("bash", parameters={"$ref": "#/nowhere"})])
 
 
+UNSPOKEN: dict[str, Any] = {
+    "look-ahead": {"type": "string", "pattern": "^(?!foo)"},
+    "no such definition": {"$ref": "#/components/Foo"},
+    "a definition elsewhere": {"$ref": "https://example.org/z.json"},
+    "no value fits": {"type": "integer", "minimum": 5, "maximum": 3},
+    "no such type": {"type": "STRING"},
+}
+
+
+def unspoken(name: str) -> Tool:
+    members = {"command": UNSPOKEN[name]}
+    return Tool("bash", parameters={"type": "object", "properties": members, "required": ["command"]})
+
+
+@pytest.mark.parametrize("name", UNSPOKEN)
+@pytest.mark.parametrize("thinking_open", [True, False])
+def test_a_needed_call_that_no_grammar_can_express_is_refused_before_the_first_id(
+    begin: Begin, name: str, thinking_open: bool
+) -> None:
+    with pytest.raises(BadRequest, match="tools: the engine cannot hold an answer to calls of these"):
+        begin(1, tools=[unspoken(name), TOOLS[1]], thinking_open=thinking_open)
+
+
+@pytest.mark.parametrize("name", UNSPOKEN)
+def test_arguments_that_no_grammar_can_express_are_any_object_where_no_call_is_needed(
+    begin: Begin, refused: Refused, name: str
+) -> None:
+    tools = [unspoken(name), TOOLS[1]]
+    assert refused(begin(tools=tools), f"I look. {LS} and {READ}{END}") is None
+    assert refused(begin(0, 1, tools=tools), f"{LS}\n{READ}") == f"\n{READ}"
+    assert refused(begin(tools=tools), LS.replace('{"command": "ls -la"}', '"ls"')) is not None
+    assert refused(begin(tools=tools), READ.replace("path", "port")) is not None
+
+
+def test_a_tool_that_may_not_be_called_may_have_any_schema(begin: Begin, refused: Refused) -> None:
+    assert refused(begin(0, 0, tools=[unspoken("look-ahead")]), f"Some text.{END}") is None
+
+
 @pytest.mark.parametrize("name", ["qwen3_6", "glm4moe", "gptoss", "lfm2"])
 def test_what_a_family_writes_is_what_it_is_held_to(name: str, tmp_path: Path) -> None:
     model = load_renderer(make_model(tmp_path / "model", family_of(name), templates()[name].read_text()))

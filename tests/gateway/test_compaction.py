@@ -25,19 +25,26 @@ BASH: Any = {
     "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
 }
 SUMMARY = "I listed the files; a.py holds the error."
-SCRIPT = Script(
-    (
-        Thread(
-            (ScriptTurn(text=SUMMARY, thinking="What was it?"),),
-            "compaction",
-            When(last_user_contains="Answer with the summary alone"),
+
+
+def script(thinking: str | None) -> Script:
+    """`thinking`: before the summary."""
+    return Script(
+        (
+            Thread(
+                (ScriptTurn(text=SUMMARY, thinking=thinking),),
+                "compaction",
+                When(last_user_contains="Answer with the summary alone"),
+            ),
+            Thread((shell("ls", text="Looking.", thinking="Hm."), ScriptTurn(text="Seen."), ScriptTurn(text="Fixed."))),
         ),
-        Thread((shell("ls", text="Looking.", thinking="Hm."), ScriptTurn(text="Seen."), ScriptTurn(text="Fixed."))),
-    ),
-    Expect(reasons=("kind",)),
-    resegment=0.4,
-    seed=11,
-)
+        Expect(reasons=("kind",)),
+        resegment=0.4,
+        seed=11,
+    )
+
+
+SCRIPT = script("What was it?")
 GO: Any = {"role": "user", "content": "Go."}
 
 
@@ -103,13 +110,14 @@ async def by_streamed_trigger(sdk: AsyncOpenAI, history: list[Any]) -> list[Any]
     return [GO, *[event.item async for event in events if event.type == "response.output_item.done"]]
 
 
+@pytest.mark.parametrize("thinking", ["What was it?", None], ids=["reasoned", "text alone"])
 @pytest.mark.parametrize("compact", [by_route, by_trigger, by_streamed_trigger])
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # the SDK's own, of a user's message in an output
 async def test_a_summary_stands_for_the_history_with_the_ids_it_was_sampled_in(  # type: ignore[no-untyped-def]
-    grounds, renderer: TemplateRenderer, compact: Compact
+    grounds, renderer: TemplateRenderer, compact: Compact, thinking: str | None
 ) -> None:
     rules = (KindRule("main", "everything"),)
-    async with grounds(script=SCRIPT, samples=2) as g, client(await g.open(kinds=rules)) as sdk:
+    async with grounds(script=script(thinking), samples=2) as g, client(await g.open(kinds=rules)) as sdk:
         first = await sdk.responses.create(model="bridle", input=[GO], tools=[BASH])
         history = [GO, *first.output, *outputs(first)]
         left = await compact(sdk, history)
@@ -142,18 +150,39 @@ async def test_a_summary_is_trained_as_its_kind_is(grounds) -> None:  # type: ig
     assert report.untrained == {"kind": len(g.journal()[1].output)}
 
 
+@pytest.mark.parametrize("thinking", ["What was it?", None], ids=["reasoned", "text alone"])
 async def test_a_conversation_is_summarized_and_gone_on_from_by_its_id(  # type: ignore[no-untyped-def]
-    grounds, renderer: TemplateRenderer
+    grounds, renderer: TemplateRenderer, thinking: str | None
 ) -> None:
-    async with grounds(script=SCRIPT) as g, client(await g.open()) as sdk:
+    async with grounds(script=script(thinking)) as g, client(await g.open()) as sdk:
         first = await sdk.responses.create(model="bridle", input="Go.", instructions="Be kind.", tools=[BASH])
         window = await sdk.responses.compact(model="bridle", previous_response_id=first.id)
         await sdk.responses.create(model="bridle", input="Go on.", previous_response_id=window.id)
         await g.checked()
         last = renderer.vocabulary.decode(g.journal()[-1].prompt.tolist())
     assert last.index("Go.") < last.index(SUMMARY) < last.index("Go on.")
+    assert g.echoes == ["exact+transplanted", "exact+transplanted"], "a call to summarize offers no tools"
     assert "Looking." not in last
     assert "Answer with the summary alone" not in last
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "tool_choice": {"tool_choice": "required"},
+    "text.format": {"text": {"format": {"type": "json_schema", "name": "z", "schema": {"type": "object"}}}},
+}
+
+
+@pytest.mark.parametrize("dropped", ASKED)
+async def test_a_summary_is_held_to_no_form_that_the_request_asks_for(grounds, dropped: str) -> None:  # type: ignore[no-untyped-def]
+    async with grounds(script=SCRIPT) as g, client(await g.open()) as sdk:
+        asked: list[Any] = [GO, {"type": "compaction_trigger"}]
+        response = await sdk.responses.create(model="bridle", input=asked, tools=[BASH], **ASKED[dropped])
+        assert [item.type for item in response.output] == ["compaction"]
+        report = await g.checked()
+        wished = [turn.notes for turn in g.turns]
+    assert report.untrained == {}
+    assert [note.what for note in wished[0]] == ["wish_dropped"]
+    assert dropped in wished[0][0].detail
 
 
 async def test_a_conversation_too_long_to_be_summarized_is_refused_as_any_prompt_is(grounds) -> None:  # type: ignore[no-untyped-def]

@@ -264,6 +264,18 @@ def answer(name: str, text: str) -> Reply:
     return Reply(name, "m", say("assistant", text), "stop", Usage(1, 1))
 
 
+async def test_an_answer_of_text_alone_is_known_again_under_other_instructions(grounds) -> None:  # type: ignore[no-untyped-def]
+    async with grounds(ScriptTurn(text="Done."), ScriptTurn(text="Done again.")) as g:
+        session = await g.open()
+        async with AsyncOpenAI(api_key=session.key, base_url=session.base_urls["openai"]) as sdk:
+            first = await sdk.responses.create(model="bridle", input="Go.", instructions="Be kind.")
+            await sdk.responses.create(
+                model="bridle", input="And?", instructions="Be brief.", previous_response_id=first.id
+            )
+        await g.checked()
+    assert g.echoes == ["exact+transplanted"]
+
+
 def test_a_request_gets_what_it_goes_on_from_between_its_instructions_and_its_own() -> None:
     held = Conversations()
     held.remember(asking(say("system", "A"), say("user", "1"), instructions=1), answer("r1", "2"))

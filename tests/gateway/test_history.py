@@ -10,7 +10,7 @@ import pytest
 from bridle.engines.calls import Call
 from bridle.engines.script import ScriptTurn
 from bridle.gateway import turn
-from bridle.messages import ModelRequest, Switches
+from bridle.messages import KindRule, ModelRequest, Switches
 from bridle.rendering.template import TemplateRenderer, load_renderer
 from bridle.testing.families import make_model, templates
 from bridle.testing.ground import Ground
@@ -26,7 +26,7 @@ def qwen3(tmp_path_factory: pytest.TempPathFactory) -> TemplateRenderer:
     return load_renderer(make_model(tmp_path_factory.mktemp("qwen3"), "qwen", source))
 
 
-async def two_tasks(g: Ground, agents: Callable[..., object], **options: str) -> None:
+async def two_tasks(g: Ground, agents: Callable[..., object], **options: object) -> None:
     """Two user messages, a tool loop behind each."""
     agent = agents("openai", await g.open(**options))  # type: ignore[attr-defined]
     for task in ("Fix it.", "And the other."):
@@ -94,3 +94,26 @@ async def test_only_what_is_new_is_rendered_for_a_history_that_follows_the_templ
     held = [one.held_tokens for one in g.turns]
     assert all(later > earlier for earlier, later in zip(held[2::2], held[4::2], strict=False))
     assert max(one.new_tokens for one in g.turns[1:]) < 200
+
+
+@pytest.mark.parametrize("history", ["keep", "template"])
+async def test_the_draw_that_the_agent_goes_on_with_is_the_used_one(grounds, agents, qwen3, history: str) -> None:  # type: ignore[no-untyped-def]
+    async with grounds(DONE, DONE, reasons=("unused_draw",), model=qwen3) as g:
+        agent = agents("anthropic", await g.open(history=history))
+        agent.tell("Go.")
+        first, _ = await agent.ask(), await agent.ask()
+        agent.remember(first)
+        await agent.work("And?")
+        await g.checked(unused_draws="drop")
+    assert [dict(one.untrained) for one in g.turns] == [{}, {"unused_draw": g.turns[1].sampled}, {}]
+
+
+@pytest.mark.parametrize("history", ["keep", "template"])
+async def test_what_goes_on_from_a_draw_of_a_kind_to_be_dropped_makes_no_row(  # type: ignore[no-untyped-def]
+    grounds, agents, qwen3, history: str
+) -> None:
+    rule = KindRule("subagent", "first", last_user_contains="Fix it.")
+    async with grounds(DONE, DONE, model=qwen3) as g:
+        await two_tasks(g, agents, history=history, kinds=[rule])
+        await g.finish(kinds={"subagent": "drop"})
+    assert [set(one.untrained) for one in g.turns] == [{"kind"}, {"dropped_branch"}]

@@ -274,3 +274,50 @@ async def test_media_are_told_where_they_come_not_with_every_longer_history(grou
 def test_thinking_is_kept_beside_media(renderer: TemplateRenderer) -> None:
     given = asked(user("a"), Message("assistant", (Thinking("hm"), PICTURE)), user("b"))
     assert "<think>\nhm" in spelled(renderer, prompt_of(renderer, given, media="replace"))
+
+
+# --- templates that cannot be extended --------------------------------------------------------------------------------
+
+COUNTING = """
+{%- for m in messages %}
+    {{- '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' ~ (PROMPT if messages | length > 3) }}
+{%- endif %}
+"""
+CHAT = (user("one"), said("two"), user("three"), said("four"), user("five"))
+
+
+@pytest.mark.parametrize(
+    ("written", "thinking_open"),
+    [("<think>\n\n</think>\n\n", False), ("<think>\n", True), ("Well, ", False)],
+)
+def test_a_prompt_of_a_template_that_cannot_be_extended_ends_as_the_template_ends_it(
+    renderer_of: MakeRenderer, written: str, thinking_open: bool
+) -> None:
+    renderer = renderer_of(COUNTING.replace("PROMPT", repr(written)))
+    assert not renderer.facts.extendable
+    prompt = prompt_of(renderer, asked(*CHAT))
+    head = "".join(f"<|im_start|>{m.role}\n{m.text}<|im_end|>\n" for m in CHAT)
+    whole = f"{head}<|im_start|>assistant\n{written}"
+    assert spelled(renderer, prompt) == whole
+    ids = [id for part in (*prompt.rendered, prompt.lead) for id in part.tolist()]
+    assert ids == renderer.vocabulary.encode_split(whole).tolist()
+    assert prompt.length == len(ids)
+    assert renderer.vocabulary.decode(prompt.lead.tolist()) == f"<|im_start|>assistant\n{written}"
+    assert prompt.thinking_open == thinking_open
+    assert not prompt_of(renderer, asked(*CHAT[:3])).thinking_open
+
+
+def test_an_end_that_only_unanswered_conversations_have_is_not_in_the_prompt(renderer_of: MakeRenderer) -> None:
+    ended = COUNTING.replace("PROMPT", "'<think>\\n'").replace(
+        "{%- endif %}\n", "{%- else %}<|endoftext|>{% endif %}\n"
+    )
+    renderer = renderer_of(ended)
+    prompt = prompt_of(renderer, asked(*CHAT))
+    assert "<|endoftext|>" not in spelled(renderer, prompt)
+    assert (renderer.vocabulary.decode(prompt.lead.tolist()), prompt.thinking_open) == (
+        "<|im_start|>assistant\n<think>\n",
+        True,
+    )

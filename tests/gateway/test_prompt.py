@@ -12,8 +12,9 @@ from bridle.engines.script import Expect, Script, ScriptTurn, Thread, When
 from bridle.messages import KindRule, Note
 from bridle.rendering.template import TemplateRenderer
 from bridle.testing.agents import Habit, Wire
+from bridle.testing.exchange import exchange
 from bridle.testing.ground import shell
-from bridle.tokens import Ids
+from bridle.tokens import Ids, concatenate
 
 END = ScriptTurn(text="All done.")
 LINEAR = (
@@ -241,6 +242,32 @@ async def test_a_turn_kept_under_a_new_summary_is_transplanted(
     assert opened == closed + 1
 
 
+async def test_a_draw_made_right_behind_another_is_transplanted_without_what_closed_that_one(
+    grounds, agents, renderer, protocol: str, stream: bool
+) -> None:  # type: ignore[no-untyped-def]
+    thought = ScriptTurn(thinking="Nothing but a thought.")
+    async with grounds(shell("ls", text="I look."), thought, shell("pwd", text="And there."), END, samples=2) as g:
+        agent = agents(protocol, await g.open(), stream=stream)
+        agent.tell("Fix it.")
+        answer = await agent.ask()
+        agent.remember(answer)
+        agent.results([(answer.calls[0][0], "ok")])
+        asked = [*agent.history]
+        agent.remember(await agent.ask())
+        answer = await agent.ask()  # goes on from the thought, with nothing said in between
+        agent.history = asked
+        agent.tell("You said nothing.")
+        agent.remember(answer)
+        agent.results([(answer.calls[0][0], "ok")])
+        await agent.ask()
+        await g.checked()
+        first, last = (entry for entry in g.journal() if entry.rid in ("s-2", "s-3"))
+    assert g.echoes.count("exact+transplanted") == 1
+    assert spelled(first.output) in spelled(last.prompt)
+    text = renderer.vocabulary.decode(last.prompt.tolist())
+    assert "<|im_end|>\n<|im_start|>assistant\nAnd there." in text, "one line break between two messages"
+
+
 async def test_sub_agents_interleave_and_their_kinds_come_from_rules(grounds, agents, protocol: str) -> None:  # type: ignore[no-untyped-def]
     script = Script(
         (
@@ -443,3 +470,21 @@ async def test_a_template_that_writes_text_before_its_closing_token_does_not_cut
     assert report.kept_percent == 100.0
     assert g.notes == ["not_extendable", "not_extendable"]
     assert {turn.stop_id for turn in g.live().session.tree.turns} == {model.vocabulary.controls["<|im_end|>"]}
+
+
+async def test_a_prompt_that_would_go_on_in_the_middle_of_text_is_refused_also_where_it_leaves_before_a_stop(  # type: ignore[no-untyped-def]
+    grounds, agents, renderer_of
+) -> None:
+    model = renderer_of(CHATML.replace("END", ""))
+    # As of a template that the probe should have refused: it closes a message with text.
+    model.closing = concatenate([model.vocabulary.encode("\n"), model.closing])
+    async with grounds(END, model=model) as g:
+        session = await g.open()
+        agent = agents("openai", session, tools=())
+        agent.tell("Fix it.")
+        agent.remember(await agent.ask())
+        agent.tell("More.")
+        status, body = await exchange(g.gateway.url, "/v1/chat/completions", session.key, agent.request())
+        await g.checked()
+    assert (status, len(g.turns)) == (500, 1)
+    assert b"no control token stands where new text follows what is held, around '.\\\\n<|im_end|>" in body

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, MutableMapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from bridle.engines.base import Chunk, GenerateRequest
 from bridle.engines.script import Script, ScriptTurn, Thread
 from bridle.engines.scripted import ScriptedEngine
 from bridle.errors import EngineError
-from bridle.gateway import app, control
+from bridle.gateway import app, control, server
+from bridle.gateway.app import AgentApp
 from bridle.gateway.asgi import interleaved
 from bridle.rendering.template import TemplateRenderer
 from bridle.testing.exchange import exchange, raw
@@ -120,6 +121,42 @@ async def test_a_gateway_that_stops_ends_its_streams_with_their_protocols_error(
     assert end not in rest
     assert error in rest
     assert b"the gateway is being stopped; ask again" in rest
+
+
+async def test_an_answer_that_had_its_end_when_the_gateway_stops_gets_no_other(  # type: ignore[no-untyped-def]
+    grounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a WebSocket nothing else keeps a second one from its client."""
+    apps: list[AgentApp] = []
+
+    def kept(*args: Any, **options: Any) -> AgentApp:
+        apps.append(AgentApp(*args, **options))
+        return apps[-1]
+
+    monkeypatch.setattr(server, "AgentApp", kept)
+    sent: list[str] = []
+    ended = asyncio.Event()
+    received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "websocket.send":
+            sent.append(orjson.loads(message["text"])["type"])
+            if sent[-1] == "response.completed":
+                ended.set()
+                await asyncio.sleep(20)
+
+    async with grounds(SHORT) as g:
+        session = await g.open()
+        headers = [(b"authorization", f"Bearer {session.key}".encode())]
+        received.put_nowait({"type": "websocket.connect"})
+        create = {"type": "response.create", "model": "bridle", "input": "Go."}
+        received.put_nowait({"type": "websocket.receive", "text": orjson.dumps(create).decode()})
+        scope = {"type": "websocket", "path": "/v1/responses", "headers": headers}
+        serving = asyncio.create_task(apps[0](scope, received.get, send))
+        await asyncio.wait_for(ended.wait(), 20)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+    assert sent[-1] == "response.completed"
 
 
 @pytest.mark.parametrize("protocol", CALLS)

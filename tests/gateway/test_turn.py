@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
 from bridle.engines.script import ScriptTurn
+from bridle.gateway import turn
 from bridle.gateway.client import OpenedSession
+from bridle.gateway.prompt import Prompt
 from bridle.sessions.records import Finished, Limits, TrainingSampling
 from bridle.testing.exchange import exchange, raw
 from bridle.testing.ground import Ground, shell
@@ -288,3 +291,26 @@ async def test_a_count_is_the_length_of_the_prompt_then_consumed(grounds, agents
                 agent.results([(answer.calls[0][0], "ok")])
         await g.checked()
         assert [len(entry.prompt) for entry in g.journal()] == counts
+
+
+async def test_a_turn_whose_prompt_is_not_as_long_as_was_rendered_has_failed_and_the_session_goes_on(  # type: ignore[no-untyped-def]
+    grounds, monkeypatch
+) -> None:
+    rendered = turn.prepare
+
+    def longer(*asked: Any) -> Prompt:
+        prompt = rendered(*asked)
+        return replace(prompt, length=prompt.length + 1)
+
+    async with grounds(SHORT) as g:
+        session = await g.open()
+        with monkeypatch.context() as patched:
+            patched.setattr(turn, "prepare", longer)
+            status, body = await exchange(g.gateway.url, PATHS["openai"], session.key, asked(session))
+        assert (status, b"and is held as" in body) == (500, True)
+        await whole(g, session, "openai")
+        report = await g.checked()
+    failed, answered = g.turns
+    assert "turn s-0: its prompt was rendered as" in failed.failed
+    assert (failed.reason, answered.failed) == ("undelivered", "")
+    assert (report.kept_percent, report.untrained) == (100.0, {})

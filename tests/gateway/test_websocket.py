@@ -257,6 +257,17 @@ async def test_what_a_call_says_of_itself_names_its_kind_and_not_what_the_connec
     assert [turn.kind for turn in g.turns] == ["main", "compaction"]
 
 
+async def test_a_summary_is_not_announced(grounds) -> None:  # type: ignore[no-untyped-def]
+    async with grounds(SHORT, samples=1) as g:
+        async with talking(g, await g.open()) as client:
+            (told,) = await client.create(user("Go."), {"type": "compaction_trigger"}, generate=False)
+            assert (told["type"], told["status"]) == ("error", 400)
+            assert "send the trigger in the call that shall be answered" in told["error"]["message"]
+            assert (await client.create(user("Go.")))[-1]["type"] == "response.completed"
+        await g.checked()
+    assert len(g.turns) == 1
+
+
 async def test_a_silent_stream_is_kept_alive_by_events(grounds) -> None:  # type: ignore[no-untyped-def]
     async with grounds(ScriptTurn(text="Late.", delay_s=0.5), ping_s=0.1, samples=1) as g:
         async with talking(g, await g.open()) as client:

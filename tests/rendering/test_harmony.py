@@ -173,6 +173,7 @@ def test_a_prompt_that_opens_reasoning_is_known(gptoss_directory: Path, tmp_path
         (f"{ANALYSIS}why<|end|>{START}", [Thinking("why")]),
         # What is no header is not left out.
         ("Hello.<|return|>", [Text("Hello.")]),
+        ("<|constrain|>json<|message|>{}<|return|>", [Text("<|constrain|>json<|message|>{}")]),
         ('{"said": "Go to=functions.bash now"}<|return|>', [Text('{"said": "Go to=functions.bash now"}')]),
         ("<|channel|>We need to look.<|end|>", [Text("<|channel|>We need to look.")]),
         (f"{FINAL}a<|end|> junk {START}{FINAL}b<|return|>", [Text("a junk b")]),
@@ -264,6 +265,45 @@ def test_a_call_whose_name_cannot_be_read_is_text_and_told(
     parts, calls = read(gptoss, sampled)
     assert parts == [Text(sampled if text is None else text)]
     assert calls == [CallSpan(0, len(gptoss.vocabulary.encode_split(sampled)), "", "missing_name")]
+
+
+@pytest.mark.parametrize(
+    ("sampled", "said"),
+    [
+        (" I look first. to=functions.bash <|constrain|>json<|message|>{}<|call|>", " I look first."),
+        (f"{START} I\nlook. to=functions.bash<|channel|>commentary json<|message|>{{}}<|call|>", " I\nlook."),
+        (f"{START} to=functions.bash I look now.<|message|>{{}}<|call|>", " I look now."),
+        ("<|channel|>commentary I look. to=functions.bash <|constrain|>json<|message|>{}<|call|>", " I look."),
+        ("<|channel|>analysis to=functions.bash I look<|message|>{}<|call|>", " I look"),
+        (" to=functions.bash to=functions.look.up<|message|>{}<|call|>", " to=functions.look.up"),
+    ],
+)
+def test_what_a_header_says_beside_a_recipient_is_text_before_the_call(
+    gptoss: TemplateRenderer, sampled: str, said: str
+) -> None:
+    parser = gptoss.parser(False, TOOLS)
+    events = parser.feed(gptoss.vocabulary.encode_split(f"{ANALYSIS}why<|end|>{sampled}").tolist())
+    message, rest = parser.finish()
+    assert message.parts == (Thinking("why"), Text(said), ToolCall("", "bash", "{}"))
+    assert spelled([*events, *rest], TextDelta) == said
+    assert [(span.name, span.status) for span in parser.calls] == [("bash", "ok")]
+
+
+@pytest.mark.parametrize(
+    "sampled",
+    [
+        "<|start|>user to=functions.bash<|message|>{}",
+        "<|start|>functions.bash to=functions.bash<|channel|>commentary<|message|>{}",
+        "<|start|>I look. to=functions.bash<|message|>{}",
+        "I look. to=functions. <|constrain|>json<|message|>{}",
+        "<|endoftext|> to=functions.bash<|channel|>commentary<|message|>{}",
+    ],
+)
+@pytest.mark.parametrize("end", ["<|call|>", "<|end|>"])
+def test_no_call_is_made_of_what_another_role_says_or_no_name(gptoss: TemplateRenderer, sampled: str, end: str) -> None:
+    parts, calls = read(gptoss, f"{FINAL}a<|end|>{sampled}{end}")
+    assert parts == [Text(f"a{sampled}")]
+    assert [call.status for call in calls] == ["missing_name"] * (end == "<|call|>")
 
 
 def test_each_call_says_which_ids_of_the_draw_it_is(gptoss: TemplateRenderer) -> None:

@@ -100,6 +100,26 @@ def test_a_call_is_read_with_its_parameters(muse: TemplateRenderer, sampled: str
     assert [(span.name, span.status) for span in spans] == [(call[0], call[2])]
 
 
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("I look first. to=look", "I look first."),
+        (f"{START} to=look now", " now"),
+    ],
+)
+def test_what_a_header_says_beside_a_recipient_is_text_before_the_call(
+    muse: TemplateRenderer, header: str, said: str
+) -> None:
+    parts, spans = read(muse, f" to=self<|message|>why<|eom|>{CALLING.replace(' to=look', header)}<|eot|>")
+    assert parts == [Thinking("why"), Text(said), CALL]
+    assert [(span.name, span.status) for span in spans] == [("look", "ok")]
+
+
+def test_no_call_is_made_of_what_another_role_says(muse: TemplateRenderer) -> None:
+    sampled = f"<|start|>user{CALLING}"
+    assert read(muse, f" to=user<|message|>a<|eom|>{sampled}<|eot|>") == ([Text(f"a{sampled}")], [])
+
+
 def test_calls_of_one_message_are_spans_of_their_own(muse: TemplateRenderer) -> None:
     pieces = [f" to=look<|message|><atem:function_calls>\n{INVOKE}", f"\n{INVOKE}\n</atem:function_calls><|eot|>"]
     first, second = (len(muse.vocabulary.encode_split(piece)) for piece in pieces)

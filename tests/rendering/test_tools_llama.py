@@ -74,6 +74,12 @@ def item(arguments: str = "{}", name: str = "bash", key: str = "parameters") -> 
         ("<|python_tag|>bash.call()", [("bash", "{}", "ok")]),
         ("<|python_tag|>bash.call(n=1)", [("bash", "n=1", "invalid_json")]),
         ('<|python_tag|>bash.call(n="1"', [("bash", '{"n": "1"}', "invalid_json")]),
+        ('<|python_tag|>bash.call(n="1", n="2")', [("bash", '{"n": "1", "n": "2"}', "malformed")]),
+        ('<|python_tag|>f.call(n="1", n="2")', [("f", '{"n": "1", "n": "2"}', "malformed")]),
+        ('<|python_tag|>bash.call(n="1", n="2"', [("bash", '{"n": "1", "n": "2"}', "malformed")]),
+        ('<|python_tag|> bash.call(n=")", m="a, b=c")  ', [("bash", '{"n": ")", "m": "a, b=c"}', "ok")]),
+        ('<|python_tag|>bash.call(n="1"; m="2")', [("bash", '{"n": "1\\"; m=\\"2"}', "ok")]),
+        ('<|python_tag|>bash.call(n="1", )', [("bash", 'n="1", ', "invalid_json")]),
         ("<|python_tag|>print(1)", ["<|python_tag|>print(1)"]),
     ],
 )

@@ -5,7 +5,8 @@ import pytest
 
 from bridle.errors import BadRequest
 from bridle.messages import Message, Text, Thinking, ToolCall
-from bridle.sessions.match import digest, match
+from bridle.sessions.match import Settled, digest, match
+from bridle.sessions.session import Session
 from bridle.sessions.tree import ROOT
 from bridle.testing.conversation import STOP, Played, call, request, result, said, system, user
 
@@ -296,3 +297,34 @@ def test_calls_that_came_back_in_another_order_are_answered_by_their_own_ids() -
     played.start(request(*head, swapped, result(second.id, "2"), result(first.id, "1")))
     found = match(played.session.tree, request(*head, answer, result(first.id, "1"), result(second.id, "2")))
     assert found.steps == ()
+
+
+def settled(*dropped: int, before: int) -> Settled:
+    return Settled(before, lambda turn: turn.seq in dropped)
+
+
+def test_a_settled_draw_stands_for_its_turn_in_the_tree() -> None:
+    played, head, answer = opened(thinking="hm")
+    played.turn(request(*head), said("other", thinking="hm"))
+    played.start(request(*head, answer, user("more")), settled=settled(0, before=3))
+    nodes = played.session.tree.nodes
+    assert [(node.origin, node.turn) for node in nodes[-2:]] == [("context", 0), ("prompt", -1)]
+    assert [node.turn for node in Session.replay(played.records).tree.nodes] == [node.turn for node in nodes]  # type: ignore[arg-type]
+
+
+def test_draws_behind_a_draw_that_need_not_be_settled_are_found_where_they_were_sampled() -> None:
+    played, head, first = opened(call(), thinking="hm")
+    history = [*head, first, result(first.calls[0].id)]
+    second = played.turn(request(*history), said("", call()))
+    history += [second, result(second.calls[0].id)]
+    history.append(played.turn(request(*history), said("done")))
+    played.start(request(*history, user("more")), settled=settled(0, before=len(history)))
+    assert echoes(played) == [(1, "exact", True), (2, "exact", True)], "of the first the log told before"
+
+
+def test_draws_behind_a_carried_draw_that_is_settled_now_are_found_under_its_new_ancestors() -> None:
+    played, _, first = opened(call(), thinking="hm")
+    history = [system("s"), user("summary"), first, result(first.calls[0].id)]
+    history.append(played.turn(request(*history), said("done")))
+    played.start(request(*history, user("more")), settled=settled(0, before=len(history)))
+    assert echoes(played) == [(0, "exact", False), (1, "exact", True)]

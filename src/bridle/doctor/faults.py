@@ -139,6 +139,8 @@ class FaultProxy:
             called = is_model_call(said)
             self.messages += called
             fault = self._next() if called else None
+            if called:
+                due.clear()
             if fault is not None and fault.kind == "status":
                 self.fired = True
                 back.write(framed(_error_event(fault)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol as Contract
 
 import llguidance
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from bridle.engines.base import CallRule, GenerateRequest
 from bridle.errors import BadRequest, EngineError
@@ -22,6 +23,8 @@ LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ",
 
 LENIENT = LAYOUT | {"lenient": True}
 """Keywords that no grammar can express do not count: who asks for a call does not ask for more."""
+
+OBJECT = {"type": "object"}
 
 Mask = npt.NDArray[np.bool_]
 
@@ -52,12 +55,23 @@ class Grammars:
         return Json(matcher, behind, self._stop_ids)
 
     def calls(self, rule: CallRule, request: GenerateRequest) -> Held:
-        """Raises BadRequest."""
+        """Arguments whose schema no grammar can express are any object, unless a call is needed. Raises BadRequest."""
+        if rule.most == 0:
+            return Calls(rule, None, request)
+        head = "" if not rule.least else _seam(rule) if request.thinking_open else _introduction(rule)
+        held = rule if rule.least else self._expressible(rule)
+        matcher = self._matcher(_lark(held, head), "tools: the engine cannot hold an answer to calls of these")
+        return Calls(rule, matcher, request)
 
-        def begin(head: str) -> Any:
-            return self._matcher(_lark(rule, head), "tools: the engine cannot hold an answer to calls of these")
+    def _expressible(self, rule: CallRule) -> CallRule:
+        tools = tuple(tool if self._can_hold(tool) else replace(tool, schema=OBJECT) for tool in rule.spelling.tools)
+        return replace(rule, spelling=replace(rule.spelling, tools=tools))
 
-        return Calls(rule, begin, request)
+    def _can_hold(self, tool: ToolSpelling) -> bool:
+        if tool.schema is None:
+            return True
+        grammar = f"start: {_arguments(tool.schema)}"
+        return not llguidance.LLMatcher(self._tokens, grammar, log_level=0).is_error()
 
     def _matcher(self, grammar: str, complaint: str) -> Any:
         matcher = llguidance.LLMatcher(self._tokens, grammar, log_level=0)
@@ -86,15 +100,17 @@ class Json:
 
 class Calls:
     """In a reasoning block nothing is a call. An answer that needs one cannot end in such a block, and is held to the
-    grammar from its end on; any other is held to it from the mark of a call until what that began is whole."""
+    grammar from its end on; any other is held to it from the mark of a call until what that began is whole.
 
-    def __init__(self, rule: CallRule, begin: Callable[[str], Any], request: GenerateRequest) -> None:
+    `matcher`: at the beginning of calls, None where there may be none."""
+
+    def __init__(self, rule: CallRule, matcher: Any, request: GenerateRequest) -> None:
         self._rule = rule
-        self._begin = begin
+        self._beginning = matcher
         self._stop_ids = request.sampling.stop_ids
         self._thinking_end = request.thinking_end
         self._thinking = request.thinking_open
-        self._matcher = None if self._thinking or not rule.least else begin(_introduction(rule))
+        self._matcher = None if self._thinking or not rule.least else matcher
 
     def allowed(self, size: int) -> Mask | None:
         if self._matcher is not None:
@@ -108,7 +124,7 @@ class Calls:
         if self._thinking:
             if id == self._thinking_end:
                 self._thinking = False
-                self._matcher = self._begin(_seam(rule)) if rule.least else None
+                self._matcher = self._beginning if rule.least else None
         elif self._matcher is not None:
             self._matcher.consume_token(id)
             if not rule.least and rule.most is None and self._matcher.is_accepting():
@@ -116,7 +132,7 @@ class Calls:
         elif id == rule.spelling.thinking:
             self._thinking = True
         elif id == rule.spelling.mark and rule.most != 0:
-            self._matcher = self._begin("")
+            self._matcher = self._beginning.deep_copy()
             self._matcher.consume_token(id)
 
 
@@ -177,13 +193,17 @@ def _maybe(text: str) -> str:
 def _call(number: int, tool: ToolSpelling) -> Iterator[str]:
     if tool.schema is not None:
         yield f"call_{number}: {_terms(tool.begin)} arguments_{number} {_terms(tool.end)}"
-        yield f"arguments_{number}: %json {json.dumps({**tool.schema, 'x-guidance': LENIENT})}"
+        yield f"arguments_{number}: {_arguments(tool.schema)}"
         return
     inner = "".join(f" | <[{id}]>" for id in tool.inner)
     # A text is matched as far as it goes, so what ends the arguments is part of the last one.
     last, rest = ((), tool.end) if not tool.end or isinstance(tool.end[0], int) else (tool.end[:1], tool.end[1:])
     yield f"call_{number}: {_terms(tool.begin)} (TEXT{inner})* LAST_{number} {_terms(rest)}"
     yield f"LAST_{number}: /(.|\\n)*/ {_terms(last)}"
+
+
+def _arguments(schema: Mapping[str, Any]) -> str:
+    return f"%json {json.dumps({**schema, 'x-guidance': LENIENT})}"
 
 
 def _terms(pieces: Sequence[str | int]) -> str:

@@ -213,7 +213,7 @@ class AgentApp:
             self._failed(f"session {session}: {call.route}: failed while streaming: {error.kind}: {error}", error)
             await call.connection.chunk(stream.error(error), last=True)
         except asyncio.CancelledError:
-            if not call.connection.gone:
+            if not call.connection.gone and not call.connection.ended:
                 await call.connection.chunk(stream.error(STOPPING), last=True)
             raise
 
@@ -221,6 +221,11 @@ class AgentApp:
         """A call that only says what the next one will bring before its own messages: no turn, nothing recorded."""
         with _refusing_endless_nesting():
             request = call.live.conversations.resolve(self._parse(call))
+        if request.kind == "compaction":
+            raise BadRequest(
+                "compaction_trigger: with `generate` false nothing is answered, so no summary is made; send the "
+                "trigger in the call that shall be answered"
+            )
         reply = Reply(f"announced{token_hex(8)}", request.model, Message("assistant"), "stop", Usage(0, 0))
         call.live.conversations.remember_prompt(request, reply.id)
         stream = call.protocol.stream(request, reply.id)

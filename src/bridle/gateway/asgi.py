@@ -34,6 +34,11 @@ class Exchange(Contract):
         ...
 
     @property
+    def ended(self) -> bool:
+        """What ends an answer was sent, or is being sent: nothing may follow."""
+        ...
+
+    @property
     def gone(self) -> bool:
         """The client left before it was sent everything."""
         ...
@@ -55,7 +60,7 @@ class Connection:
     def __init__(self, receive: Receive, send: Send) -> None:
         self.started = False
         self.streaming = False
-        self.complete = False
+        self.ended = False
         self.gone = False
         self._receive = receive
         self._send = send
@@ -92,7 +97,7 @@ class Connection:
             if self.streaming:
                 await self._send({"type": "http.response.body", "body": b"", "more_body": True})
             await asyncio.sleep(0)
-            self.complete = True
+            self.ended = True
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def unless_gone(self, work: Coroutine[Any, Any, None]) -> None:
@@ -111,7 +116,7 @@ class Connection:
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.gone = not self.complete
+        self.gone = not self.ended
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.started = True

@@ -61,6 +61,10 @@ class Taped:
         return self._exchange.started
 
     @property
+    def ended(self) -> bool:
+        return self._exchange.ended
+
+    @property
     def gone(self) -> bool:
         return self._exchange.gone
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from bridle.errors import PreviousNotFound
-from bridle.messages import Message, ModelRequest, Reply, beside_summary
+from bridle.messages import Message, ModelRequest, Reply, beside_summary, signed
 
 START = -1
 """The place before every first message."""
@@ -35,7 +35,7 @@ class Conversations:
     def remember(self, request: ModelRequest, reply: Reply) -> None:
         """`request` as resolved. Its instructions are its own: a request that goes on from it brings others. What goes
         on from a summary has that before it in place of what it stands for."""
-        self._keep(request, reply.id, (reply.message,))
+        self._keep(request, reply.id, (signed(reply.message, reply.signature),))
 
     def remember_prompt(self, request: ModelRequest, reply_id: str) -> None:
         """A request that was answered without a turn: what goes on from it has the same prompt before it."""

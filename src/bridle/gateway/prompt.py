@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 
 from bridle.errors import BadRequest, PromptTooLong, SeamError
 from bridle.messages import Document, Image, Message, ModelRequest, Note, Switches, Text, ToolCall
-from bridle.rendering.base import GenerationPrompt, Renderer
+from bridle.rendering.base import Renderer
 from bridle.rendering.tail import after_turn
 from bridle.sessions.match import KEPT, Match, Settled, Step, match
 from bridle.sessions.session import Session
@@ -93,7 +94,7 @@ def extend(
     for index, step in enumerate(found.steps):
         if step.unit == "transplant":
             units[index + 1], _ = after_turn(_closing(renderer, tree.turns[step.turn]), None, units[index + 1])
-    _check_seams(renderer, tree, found.base, units)
+    _check_seams(renderer, _last_held(tree, found.base, before_stop), units)
     *rendered, lead = units
     told = (*notes, *_not_shown(renderer, request), *_replaced(found.steps), *_mapped(renderer, request, found.steps))
     length = tree.length(found.base) - int(before_stop) + sum(map(len, rendered)) + len(lead)
@@ -102,8 +103,7 @@ def extend(
 
 def _whole(renderer: Renderer, request: ModelRequest, switches: Switches, notes: tuple[Note, ...]) -> Prompt:
     """A template that cannot be extended: every request is rendered anew and is a branch of its own."""
-    generation: GenerationPrompt = renderer.generation(switches, request.messages[-1].role)
-    ids = renderer.whole(_texts(request.messages), request.tools, switches)
+    ids, generation = renderer.prompted(_texts(request.messages), request.tools, switches)
     step = Step(b"", "root", request.messages)
     found = Match(ROOT, (step,), (), request.notes)
     told = (*notes, *_not_shown(renderer, request), *_replaced([step]))
@@ -114,7 +114,7 @@ def _step_ids(renderer: Renderer, tree: Tree, step: Step, request: ModelRequest,
     if step.unit == "transplant":
         # Without its stop id: what follows closes it, with the same id where the two agree.
         turn = tree.turns[step.turn]
-        lead, here = turn.lead, renderer.generation(switches, step.behind).ids
+        lead, here = _opening(renderer, tree, turn), renderer.generation(switches, step.behind).ids
         if not len(lead) or not len(here):
             # Some templates go on with the turn behind tool results, without a header: then its place decides.
             lead = here
@@ -123,6 +123,15 @@ def _step_ids(renderer: Renderer, tree: Tree, step: Step, request: ModelRequest,
     if step.unit == "root":
         return renderer.root(messages, request.tools, switches)
     return renderer.unit(messages, step.before, request.tools, switches, step.behind, step.settled)
+
+
+def _opening(renderer: Renderer, tree: Tree, turn: Turn) -> Ids:
+    """What opened the turn, without what closed the draw right before it: that stays where it was."""
+    if turn.parent == ROOT or tree.nodes[turn.parent].origin not in ("sampled", "transplanted"):
+        return turn.lead
+    closing = _closing(renderer, tree.turns[tree.nodes[turn.parent].turn])
+    rest = next((ids for ids in (closing, closing[1:]) if np.array_equal(turn.lead[: len(ids)], ids)), EMPTY)
+    return turn.lead[len(rest) :]
 
 
 def _behind(renderer: Renderer, tree: Tree, base: int, unit: Ids) -> tuple[Ids, bool]:
@@ -139,9 +148,15 @@ def _closing(renderer: Renderer, turn: Turn) -> Ids:
     return renderer.call_closing if turn.message is not None and turn.message.calls else renderer.closing
 
 
-def _check_seams(renderer: Renderer, tree: Tree, base: int, units: Sequence[Ids]) -> None:
+def _last_held(tree: Tree, base: int, before_stop: bool) -> Ids:
+    """int32[1], or none: the id that new text follows."""
+    if before_stop:
+        return tree.ids(base)[-2:-1]
+    return tree.nodes[base].ids[-1:] if base != ROOT else EMPTY
+
+
+def _check_seams(renderer: Renderer, held: Ids, units: Sequence[Ids]) -> None:
     """Text is encoded from one control token to the next: where two units meet, there must be one."""
-    held = tree.nodes[base].ids[-1:] if base != ROOT else EMPTY
     present = [ids for ids in (held, *units) if len(ids)]
     for before, unit in pairwise(present):
         if not {int(before[-1]), int(unit[0])} & renderer.vocabulary.control_ids:

@@ -21,9 +21,12 @@ from bridle.gateway.pause import Pause
 from bridle.gateway.prompt import Prompt, prepare
 from bridle.gateway.sampling import distribution_of, pinned, sampling_of
 from bridle.lifetimes import Supervisor
-from bridle.messages import Kind, ModelRequest, Reply, Usage
+from bridle.messages import Kind, Message, ModelRequest, Reply, Usage
 from bridle.rendering.base import Renderer
 from bridle.sessions.match import digest
+from bridle.sessions.session import Draw, Session
+from bridle.sessions.tree import Turn
+from bridle.tokens import EMPTY
 
 log = logging.getLogger("bridle.gateway")
 
@@ -106,7 +109,7 @@ class Turns:
         )
         ids = session.tree.prompt(turn)
         if len(ids) != prompt.length:
-            raise SeamError(f"turn {turn.id}: its prompt was rendered as {prompt.length} ids and is held as {len(ids)}")
+            raise _misheld(session, turn, f"its prompt was rendered as {prompt.length} ids and is held as {len(ids)}")
         order = GenerateRequest(turn.id, ids, sampling, request, prompt.thinking_open, self.renderer.thinking_end)
         parser = self.renderer.parser(prompt.thinking_open, request.tools)
         usage = Usage(len(ids), 0, session.facts[turn.seq].held)
@@ -138,6 +141,14 @@ class Turns:
                 session.note_refusal("context_tokens")
             raise
         return prompt, min(own, context) - prompt.length
+
+
+def _misheld(session: Session, turn: Turn, why: str) -> SeamError:
+    """The turn is recorded as started by now: it ends here, or it would look like one lost in a crash."""
+    error = SeamError(f"turn {turn.id}: {why}")
+    draw = Draw(EMPTY, None, "abort", failed=str(error))
+    session.finish(turn, draw, Message("assistant", ()), time.time(), delivered=False)
+    return error
 
 
 def _tell(on_turn: OnTurn, draw: Generation, request: ModelRequest, started: float) -> None:

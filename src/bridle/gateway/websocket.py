@@ -49,6 +49,7 @@ class Frame:
     def __init__(self, socket: Socket, body: bytes) -> None:
         self.body = body
         self.started = False
+        self.ended = False
         self._socket = socket
 
     @property
@@ -69,9 +70,10 @@ class Frame:
         if last:
             # A client whose leaving was noticed was not sent this: the reader cancels the call.
             await asyncio.sleep(0)
-        for event in data.split(b"\n\n"):
-            if payload := event.partition(b"data: ")[2]:
-                await self._socket.text(payload)
+        payloads = [payload for event in data.split(b"\n\n") if (payload := event.partition(b"data: ")[2])]
+        for number, payload in enumerate(payloads, 1):
+            self.ended = last and number == len(payloads)
+            await self._socket.text(payload)
 
     async def unless_gone(self, work: Coroutine[Any, Any, None]) -> None:
         await self._socket.work(work)

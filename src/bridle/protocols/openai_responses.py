@@ -170,17 +170,18 @@ class OpenAIResponses:
         if not own and not new and not wire.previous_response_id:
             raise BadRequest("input: required, but missing or empty")
         compacting = window or triggered
+        choice, schema = _summarized(wire, notes) if compacting else _form(wire, tools, notes)
         return ModelRequest(
             protocol=self.name,
             model=wire.model,
             messages=(*own, *new, *((INSTRUCTION,) if compacting else ())),
             tools=tools,
-            wishes=_wishes(wire, _chosen(wire.tool_choice, tools, notes)),
+            wishes=_wishes(wire, choice),
             stream=bool(wire.stream) and not window,
             kind="compaction" if compacting else None,
             framing="window" if window else "sse",
             switches=_switches(wire.reasoning),
-            response_schema=_schema(wire.text),
+            response_schema=schema,
             previous=(wire.previous_response_id or "").removeprefix(RESPONSE_ID),
             instructions=len(own),
             store=wire.store is not False,
@@ -273,6 +274,21 @@ def _read(where: str, raw: msgspec.Raw, decoder: msgspec.json.Decoder[T], notes:
 
 def _names(tools: Sequence[Tool]) -> Names:
     return {(tool.namespace, tool.name.removeprefix(tool.namespace + NAMESPACED)): tool.name for tool in tools}
+
+
+Form = tuple[Chosen, Mapping[str, Any] | None]
+"""What an answer is held to: a choice of tools, a schema."""
+
+
+def _form(wire: Body, tools: Sequence[Tool], notes: list[Note]) -> Form:
+    return _chosen(wire.tool_choice, tools, notes), _schema(wire.text)
+
+
+def _summarized(wire: Body, notes: list[Note]) -> Form:
+    """A summary is text whatever the answers beside it are held to: clients send the same fields with every call."""
+    choice = wire.tool_choice if wire.tool_choice != "auto" else None
+    notes += unfollowed(**{"tool_choice": choice, "text.format": _schema(wire.text)})
+    return Chosen(), None
 
 
 def _wishes(wire: Body, choice: Chosen) -> Wishes:

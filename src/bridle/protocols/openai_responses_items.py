@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from bridle.errors import BadRequest
-from bridle.messages import Message, Note, Part, Role, Text, Thinking, ToolCall
+from bridle.messages import Message, Note, Part, Role, Text, Thinking, ToolCall, signed
 from bridle.protocols.arguments import freeform_arguments
 from bridle.protocols.base import Said
 from bridle.protocols.wire import file_parts, linked_file, linked_image, read, texts
@@ -308,12 +308,8 @@ def _begins(piece: Piece, row: Sequence[Piece]) -> bool:
 
 
 def _assistant(row: Sequence[Piece]) -> Message:
-    """An identity that only ids of text carried stands before it, as thinking without a word."""
     parts = tuple(part for piece in row for part in piece.parts)
-    turn = next((piece.turn for piece in row if piece.turn), "")
-    if turn and all(isinstance(part, Text) for part in parts):
-        parts = (Thinking("", turn), *parts)
-    return Message("assistant", parts)
+    return signed(Message("assistant", parts), next((piece.turn for piece in row if piece.turn), ""))
 
 
 def _other(item: Item, index: int, said: Said) -> Message:
@@ -334,7 +330,7 @@ def _summary(identity: str, name: str, index: int, said: Said) -> Message:
     """A message by itself: what follows it was another draw, whether it has an id or not."""
     if (message := said(identity)) is None:
         raise _unknown(name, index)
-    return message
+    return signed(message, identity)
 
 
 def _seen(content: Content, index: int) -> tuple[Part, ...]:

@@ -194,7 +194,14 @@ class Renderer(Contract):
         ...
 
     def whole(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids:
-        """The stock rendering of everything, without generation prompt: for templates that cannot be extended."""
+        """The stock rendering of everything, without generation prompt."""
+        ...
+
+    def prompted(
+        self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches
+    ) -> tuple[Ids, GenerationPrompt]:
+        """The stock rendering of everything and the generation prompt that it has behind this very history: for
+        templates that cannot be extended, whose generation prompt may depend on it."""
         ...
 
     def generation(self, switches: Switches, behind: Role = "user") -> GenerationPrompt:

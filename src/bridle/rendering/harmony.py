@@ -9,6 +9,7 @@ spells one is text. Headers are scaffold: no part of the message, and nothing el
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,16 +30,20 @@ Use = Literal["thinking", "text", "call", "strange"]
 """What a message is for. `strange`: its header cannot be read, or says that it is no answer."""
 
 SPEAKER = "assistant"
+WORD = re.compile(r"\s*\S+")
 
 
 class Header(NamedTuple):
     """`recipient`: None where none is named. `constrained`: the kind of its content is marked by a control token.
-    `strange`: it holds what the header of an answer does not."""
+    `strange`: it holds what the header of an answer does not: `said`, as it was sampled, or the role of another
+    (`foreign`)."""
 
     channel: str
     recipient: str | None
     constrained: bool
     strange: bool
+    said: str = ""
+    foreign: bool = False
 
 
 class MessageForm(ABC):
@@ -260,6 +265,7 @@ class MessageParser(SectionParser):
         self._head, self._first = None, head.first
         source = "".join([*head.pieces, self._form.message])
         if use == "call":
+            self._say(header.said)
             self._call(source, head.first, header)
             return
         self._sections.append(Stretch("thinking" if use == "thinking" else "text", hold=0))
@@ -294,12 +300,20 @@ class MessageParser(SectionParser):
         if use == "call" and not cut:
             self._call(source, head.first, header)
         elif use == "strange":
+            self._say(source)
+
+    def _say(self, text: str) -> None:
+        """What stands in a header and is none."""
+        if text:
             self._sections.append(section := Stretch("text", hold=0))
-            self._tell(section, section.add(source))
+            self._tell(section, section.add(text))
 
     def _use(self, header: Header) -> Use:
         use = self._form.use(header)
-        return "strange" if use == "call" and not self._replies.calls else use
+        if use != "call":
+            return use
+        nameless = header.strange and not self._form.read(header.recipient or "", Block((), False), self._tools)
+        return "strange" if header.foreign or nameless or not self._replies.calls else "call"
 
     def _means_call(self, tag: str) -> bool:
         """Whether `tag` ends calls alone."""
@@ -315,7 +329,8 @@ def read_header(form: MessageForm, pieces: Iterable[str], cut: bool = False) -> 
     there."""
     role: list[str] = []
     rest: list[str] = []
-    words, constrained, strange = role, False, False
+    kind: list[str] = []
+    words, started, stray = role, False, False
     for piece in pieces:
         if not isinstance(piece, Tag):
             words.append(piece)
@@ -323,18 +338,46 @@ def read_header(form: MessageForm, pieces: Iterable[str], cut: bool = False) -> 
             words = rest
             rest.append(" ")
         elif piece == form.constrain:
-            constrained = True
-            words.append(" ")
+            words = kind
+            kind.append(" ")
+        elif piece == form.start:
+            started = True
         else:
-            strange = strange or piece != form.start
-    named = [word for word in "".join([*role, " ", *rest]).split() if word.startswith("to=")]
-    speakers, kinds = ([word for word in "".join(text).split() if not word.startswith("to=")] for text in (role, rest))
-    if cut and speakers and any(word.startswith(speakers[-1]) for word in (SPEAKER, "to=")):
+            stray = True
+    header = _read_words(form, _words(role), _words(rest), _words(kind), started, cut)
+    strange, foreign = header.strange or stray, header.foreign or stray
+    return header._replace(constrained=bool(kind), strange=strange, foreign=foreign)
+
+
+def _read_words(
+    form: MessageForm, role: list[str], rest: list[str], kind: list[str], started: bool, cut: bool
+) -> Header:
+    """`role`: up to the channel, `rest`: behind it; `kind`: behind the tag that constrains the content."""
+    to = next((word.strip() for word in (*role, *rest, *kind) if _names(word)), None)
+    at = next((at for at, word in enumerate(role) if _names(word)), len(role))
+    speakers, behind, rest, kind = ([w for w in part if w.strip() != to] for part in (role[:at], role[at:], rest, kind))
+    if cut and speakers and any(word.startswith(speakers[-1].strip()) for word in (SPEAKER, "to=")):
         speakers.pop()
-    # Behind the channel stands the kind of the content; what is longer is text without a header.
-    strange = strange or speakers not in ([], [SPEAKER]) or len(kinds) > 2
-    recipient = named[0].removeprefix("to=") if named else None
-    return Header(kinds[0] if kinds else "", recipient, constrained, strange)
+    if to is None and not rest:
+        speakers, kind = [*speakers, *kind], []
+    own = bool(speakers) and speakers[0].strip() == SPEAKER
+    foreign = started and bool(speakers) and not own
+    said = speakers[own:]
+    # One word may stand behind the channel or the recipient: the kind of the content. What is longer is text.
+    kinds = [*behind, *rest[1:], *kind]
+    if len(kinds) > bool(form.constrain) or any(_names(word) for word in kinds):
+        said += [*behind, *rest[1:], *kind[1:]]
+    recipient = None if to is None else to.removeprefix("to=")
+    return Header(rest[0].strip() if rest else "", recipient, False, bool(said) or foreign, "".join(said), foreign)
+
+
+def _words(pieces: Sequence[str]) -> list[str]:
+    """Each with the blanks before it."""
+    return WORD.findall("".join(pieces).rstrip())
+
+
+def _names(word: str) -> bool:
+    return word.lstrip().startswith("to=")
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

@@ -140,6 +140,7 @@ class TagParser(SectionParser):
         self._bare = [symbol for piece in bare for symbol in (piece if isinstance(piece, str) else [form.tag(piece)])]
         self._amid = calls is not None and calls.amid
         self._unsure: list[tuple[str, int]] = []
+        self._blanks = 0
 
     def finish(self) -> tuple[Message, list[Event]]:
         self._end_section(drop=0, past=self._at + (self._stop is None))
@@ -214,29 +215,34 @@ class TagParser(SectionParser):
     def _watch(self, section: Stretch, piece: str, at: int) -> None:
         """Text that may begin a block without a tag waits until it does or does not."""
         self._unsure += [(symbol, at) for symbol in ([piece] if isinstance(piece, Tag) else piece)]
-        start, begun = self._bare_at([symbol for symbol, _ in self._unsure])
-        self._settle(section, start)
+        start, begun = self._bare_at()
+        if start:
+            self._settle(section, start)
         if begun:
             self._tell(section, section.end(self._before))
             calls = Calls("", self._unsure[0][1], bare=True, lead=section.dropped)
             for symbol in self._unsure:
                 calls.add(*symbol)
-            self._unsure = []
+            self._unsure, self._blanks = [], 0
             self._sections.append(calls)
             self._called = True
 
-    def _bare_at(self, symbols: Sequence[str]) -> tuple[int, bool]:
-        """-> where among characters and tags it begins, or may begin, and whether it does."""
-        blanks = len(symbols) - len("".join(symbols).lstrip())
-        for at in range(len(symbols)) if self._amid else [blanks]:
-            if symbols[at : at + len(self._bare)] == self._bare[: len(symbols) - at]:
-                return at if self._amid else 0, len(symbols) - at >= len(self._bare)
-        return len(symbols), False
+    def _bare_at(self) -> tuple[int, bool]:
+        """-> where among what waits it begins, or may begin, and whether it does."""
+        count = len(self._unsure)
+        while self._blanks < count and not self._amid and self._unsure[self._blanks][0].isspace():
+            # Blanks before it may be many: each is looked at once.
+            self._blanks += 1
+        for at in range(count) if self._amid else [self._blanks]:
+            waiting = [symbol for symbol, _ in self._unsure[at : at + len(self._bare)]]
+            if waiting == self._bare[: len(waiting)]:
+                return at if self._amid else 0, len(waiting) == len(self._bare)
+        return count, False
 
     def _settle(self, section: Stretch, count: int | None = None) -> None:
         """So many of the characters that wait are text; all of them where nothing is said."""
         text = "".join(symbol for symbol, _ in self._unsure[:count])
-        self._unsure = [] if count is None else self._unsure[count:]
+        self._unsure, self._blanks = [] if count is None else self._unsure[count:], 0
         self._tell(section, section.add(text))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Literal
 
 from bridle.messages import CallStatus, Part, Text, Thinking, Tool, ToolCall
@@ -72,8 +74,8 @@ NAMELESS: tuple[str, CallStatus] = ("", "missing_name")
 @dataclass
 class Calls:
     """A block of calls as it comes. `starts`: the character of its text at which each id begins, and which id of the
-    draw that is. `first`: the id that opens the block; `past`: the one behind it. `bare`: no tag opened it, its first
-    text did; `lead`: newlines that were taken off before that."""
+    draw that is; neither ever falls. `first`: the id that opens the block; `past`: the one behind it. `bare`: no tag
+    opened it, its first text did; `lead`: newlines that were taken off before that."""
 
     tag: str
     first: int
@@ -109,7 +111,8 @@ class Calls:
             yield CallSpan(first, past, *named)
 
     def _id_at(self, character: int) -> int:
-        return max((at for start, at in self.starts if start <= character), default=self.first)
+        before = bisect_right(self.starts, character, key=itemgetter(0))
+        return self.starts[before - 1][1] if before else self.first
 
 
 class SectionParser(ABC):

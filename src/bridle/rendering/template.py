@@ -83,6 +83,12 @@ class TemplateRenderer:
     def whole(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids:
         return self._units.whole(messages, tools, switches)
 
+    def prompted(
+        self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches
+    ) -> tuple[Ids, GenerationPrompt]:
+        ids, prompt = self._units.prompted(messages, tools, switches)
+        return ids, GenerationPrompt(prompt, self._replies.thinking_open(prompt))
+
     def generation(self, switches: Switches, behind: Role = "user") -> GenerationPrompt:
         return self._generation(switches, behind)
 

@@ -84,9 +84,8 @@ class BareCalls(DeepSeekSection):
 DSML = "｜DSML｜"
 MARK = re.compile(f"</?{DSML}(?:function_calls|tool_calls)>|<{DSML}invoke|</{DSML}invoke>")
 INVOKE = re.compile(rf'<{DSML}invoke\s+name="([^"]+)"\s*>')
-PARAMETER = re.compile(
-    rf'<{DSML}parameter\s+name="([^"]*)"\s+string="(true|false)"\s*>(.*?)</{DSML}parameter>', re.DOTALL
-)
+PARAMETER = re.compile(rf'[{BLANKS}]*<{DSML}parameter\s+name="([^"]*)"\s+string="(true|false)"\s*>')
+PARAMETER_END = f"</{DSML}parameter>"
 
 
 class DsmlCalls(TaggedForm):
@@ -183,21 +182,22 @@ def _invocation(block: Block, structure: str, start: int, ends: tuple[int, int],
 
 
 def _arguments(body: str, structure: str) -> tuple[str, CallStatus] | None:
-    """None where something else than parameters stands among them."""
+    """None where something else than parameters stands among them, or one is not closed."""
     members: list[tuple[str, str]] = []
     status: CallStatus = "ok"
     at = 0
-    for parameter in PARAMETER.finditer(structure):
-        key, value = body[slice(*parameter.span(1))], body[slice(*parameter.span(3))]
-        if structure[at : parameter.start()].strip(BLANKS):
+    while parameter := PARAMETER.match(structure, at):
+        end = structure.find(PARAMETER_END, parameter.end())
+        if end < 0:
             return None
+        key, value = body[slice(*parameter.span(1))], body[parameter.end() : end]
         if parameter[2] == "false" and is_json(value):
             value = value.strip(BLANKS)
         else:
             status = status if parameter[2] == "true" else "invalid_json"
             value = json.dumps(value, ensure_ascii=False)
         members.append((json.dumps(key, ensure_ascii=False), value))
-        at = parameter.end()
+        at = end + len(PARAMETER_END)
     if structure[at:].strip(BLANKS):
         return None
     if len({key for key, _ in members}) < len(members):

@@ -7,16 +7,17 @@ name of one of them. Behind `<|python_tag|>` stands an object too, or, of a tool
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 
 from bridle.messages import Text, ToolCall
 from bridle.rendering.calls import BLANKS, Block, Found, Tag, TaggedForm, Tools, is_json, parsed, status_of
+from bridle.rendering.parameters import call_status, quoted
 from bridle.rendering.tools_json import Scan, scan_object, write_object
 
-BUILT_IN = re.compile(r"\s*([A-Za-z_][\w.-]*?)\.call\((.*?)(\))?\s*", re.DOTALL)
-PAIR = re.compile(r'(\w+)="(.*?)"(?:, (?=\w+=")|$)', re.DOTALL)
+BUILT_IN = re.compile(r"\s*([A-Za-z_][\w.-]*)\.call\(")
+KEY = re.compile(r'(\w+)="')
+VALUE_END = re.compile(r'"(?:, (?=\w+=")|\Z)')
 """Values stand as they are: the template escapes nothing."""
 BETWEEN = re.compile(r"[\s;,]*(?=\{)")
 KEYS = ("parameters", "arguments")
@@ -65,7 +66,7 @@ class Llama4Calls(TaggedForm):
 
 def _objects(source: str, at: int, closed: bool, tools: Tools) -> Iterator[Found]:
     """Calls from `at` on, and the text behind them. Nothing where the first object is no call."""
-    any_call = False
+    any_call, last = False, len(source.rstrip(BLANKS))
     while begins := BETWEEN.match(source, at):
         scan = scan_object(source, begins.end())
         name = parsed(scan.value("name"))
@@ -73,28 +74,44 @@ def _objects(source: str, at: int, closed: bool, tools: Tools) -> Iterator[Found
         if not isinstance(name, str) or not (key or name in tools):
             break
         any_call = True
-        yield _call(name, scan, key, closed, tools)
+        # One that something follows was not cut.
+        yield _call(name, scan, key, closed or scan.end < last, tools)
         at = scan.end
-    if any_call and source[at:].strip(BLANKS):
+    if any_call and at < last:
         yield Found(Text(source[at:]), at, len(source))
 
 
 def _call(name: str, scan: Scan, key: str, closed: bool, tools: Tools) -> Found:
-    # One that something follows was not cut.
-    whole = closed or bool(scan.source[scan.end :].strip(BLANKS))
     arguments = scan.value(key)
-    return Found(
-        ToolCall("", name, arguments, status_of(name, arguments, tools, whole, scan.complete)), scan.start, scan.end
-    )
+    status = status_of(name, arguments, tools, closed, scan.complete)
+    return Found(ToolCall("", name, arguments, status), scan.start, scan.end)
 
 
 def _built_in(block: Block, tools: Tools) -> list[Found]:
-    found = BUILT_IN.fullmatch(block.text)
-    if found is None:
+    head = BUILT_IN.match(block.text)
+    if head is None:
         return []
-    name, source, ended = found[1], found[2], found[3] is not None
-    pairs = list(PAIR.finditer(source))
-    if "".join(pair[0] for pair in pairs) == source:
-        source = json.dumps({pair[1]: pair[2] for pair in pairs}, ensure_ascii=False)
-    status = status_of(name, source, tools, block.closed or ended, ended and is_json(source))
+    name, source = head[1], block.text[head.end() :].rstrip()
+    ended = source.endswith(")")
+    source = source.removesuffix(")")
+    pairs = _pairs(source)
+    if pairs is None:
+        status = status_of(name, source, tools, block.closed or ended, ended and is_json(source))
+    else:
+        source = f"{{{', '.join(f'{quoted(key)}: {quoted(value)}' for key, value in pairs)}}}"
+        status = call_status(name, [key for key, _ in pairs], ended, tools, block.closed or ended)
     return [Found(ToolCall("", name, source, status), 0, len(block.text))]
+
+
+def _pairs(source: str) -> list[tuple[str, str]] | None:
+    """None where `source` is something else than pairs."""
+    pairs: list[tuple[str, str]] = []
+    at = 0
+    while at < len(source):
+        key = KEY.match(source, at)
+        end = VALUE_END.search(source, key.end()) if key else None
+        if key is None or end is None:
+            return None
+        pairs.append((key[1], source[key.end() : end.start()]))
+        at = end.end()
+    return pairs

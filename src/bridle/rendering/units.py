@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import takewhile
 
+import numpy as np
+
 from bridle.errors import TemplateError
 from bridle.messages import Message, Role, Switches, Text, Tool, ToolCall
 from bridle.rendering.chat_template import ChatTemplate
@@ -63,12 +65,28 @@ class Units:
         self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches, generation: bool = False
     ) -> Ids:
         """The stock rendering."""
-        marks = choose_marks(messages, tools)
-        shown = [piece for one in self.rules.apply(messages, first=True) for piece in self.rules.pieces(one)]
-        forms = self._guard.forms(shown, tools, marks)
+        forms, marks = self._shown(messages, tools)
         if generation:
             return self._encode(self.template.render(forms.messages, forms.tools, switches, generation), marks)
         return self._encode(self._render(forms, switches), marks)
+
+    def prompted(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> tuple[Ids, Ids]:
+        """The stock rendering that asks for an answer, in two: from where one that asks for none parts with it, it is
+        the generation prompt, whatever that depends on."""
+        forms, marks = self._shown(messages, tools)
+        closed, opened = (
+            self._encode(self.template.render(forms.messages, forms.tools, switches, generation), marks)
+            for generation in (False, True)
+        )
+        common = min(len(closed), len(opened))
+        differ = np.flatnonzero(closed[:common] != opened[:common])
+        at = int(differ[0]) if len(differ) else common
+        return opened[:at], opened[at:]
+
+    def _shown(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[Forms, Marks]:
+        marks = choose_marks(messages, tools)
+        shown = [piece for one in self.rules.apply(messages, first=True) for piece in self.rules.pieces(one)]
+        return self._guard.forms(shown, tools, marks), marks
 
     def root(self, messages: Sequence[Message], tools: Sequence[Tool], switches: Switches) -> Ids:
         """How a conversation begins: the stock rendering, or as much of it as the template takes and then units."""

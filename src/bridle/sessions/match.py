@@ -33,10 +33,11 @@ class Echo(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One node to add. `messages` are rendered as a unit, or, when `turn` ≥ 0, that draw's ids are put there.
+    """One node to add. `messages` are rendered as a unit; of a transplant the ids of draw `turn` are put there.
 
-    `before`: the assistant message whose calls a unit of tool results answers. `behind`: the role of what stands
-    before it. `settled`: rendered as the template writes it where it drops reasoning."""
+    `before`: the assistant message whose calls a unit of tool results answers. `turn`: the draw that it stands for.
+    `behind`: the role of what stands before it. `settled`: rendered as the template writes it where it drops
+    reasoning."""
 
     key: bytes
     unit: Literal["root", "message", "results", "assistant", "transplant"]
@@ -264,21 +265,29 @@ class _Walk:
             self.echoes.append(Echo(turn.seq, echo))
             self.node, self.beside = turn.end, None
         else:
-            key = _key(b"transplant", str(turn.seq).encode())
-            if self._advance(Step(key, "transplant", turn=turn.seq, behind=self.last)):
+            beside = None if self.beside is None else self._as_sampled(turn)
+            if self._advance(Step(_transplant_key(turn), "transplant", turn=turn.seq, behind=self.last)):
                 self.echoes.append(Echo(turn.seq, echo, transplanted=True))
+            self.beside = beside
         self._said(turn.message)
 
     def _settle(self, turn: Turn, echo: EchoClass) -> None:
         """A draw whose reasoning the template drops by now: rendered as the template writes it, on a branch that leaves
         before the draw."""
         assert turn.message is not None
+        beside = self._as_sampled(turn)
         key = _key(b"settled", str(turn.seq).encode())
-        if self._advance(Step(key, "assistant", (turn.message,), behind=self.last, settled=True)):
+        if self._advance(Step(key, "assistant", (turn.message,), turn=turn.seq, behind=self.last, settled=True)):
             self.echoes.append(Echo(turn.seq, echo))
             self.notes.append(Note("settled", f"the template drops the reasoning of turn {turn.id} here"))
-        self.beside = turn.end
+        self.beside = beside
         self._said(turn.message)
+
+    def _as_sampled(self, turn: Turn) -> int:
+        """Where the same history goes on whose draws are all as they were sampled: behind the draw, or behind its ids
+        where that history carried them."""
+        carried = self._child(self.node if self.beside is None else self.beside, _transplant_key(turn))
+        return turn.end if carried is None else carried
 
     def _foreign(self, echoed: Message, settled: bool) -> None:
         turn = self._identified(echoed)
@@ -341,6 +350,10 @@ def _key(*parts: bytes) -> bytes:
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
     return state.digest()
+
+
+def _transplant_key(turn: Turn) -> bytes:
+    return _key(b"transplant", str(turn.seq).encode())
 
 
 def _tools_key(tools: Sequence[Tool]) -> bytes:

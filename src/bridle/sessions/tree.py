@@ -30,7 +30,8 @@ TurnReason = Literal[
 @dataclass(slots=True)
 class Node:
     """`ids`: int32, what this node adds. Of a sampled node the first `lead` ids are the generation prompt (context),
-    the rest are sampled, the first of them being number `offset` of the turn's draw. `length`: ids from the root on."""
+    the rest are sampled, the first of them being number `offset` of the turn's draw. `length`: ids from the root on.
+    `turn`: the draw it is, carries, or stands for as the template writes it."""
 
     index: int
     parent: int

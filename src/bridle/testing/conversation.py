@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bridle.messages import Message, ModelRequest, Text, Thinking, Tool, ToolCall, Wishes
-from bridle.sessions.match import Step, digest, match
+from bridle.sessions.match import KEPT, Settled, Step, digest, match
 from bridle.sessions.records import Opened, SessionOptions
 from bridle.sessions.session import Draw, Session
 from bridle.sessions.tree import Turn
@@ -52,9 +52,9 @@ class Played:
         self.session = Session(self.records.append)
         self.session.open(Opened("s", "m", "r", options, 0.0))
 
-    def start(self, asked: ModelRequest, before_stop: bool = False) -> Turn:
+    def start(self, asked: ModelRequest, before_stop: bool = False, settled: Settled = KEPT) -> Turn:
         self.session.admit(1.0)
-        found = match(self.session.tree, asked)
+        found = match(self.session.tree, asked, settled=settled)
         rendered = [self.ids(step) for step in found.steps]
         return self.session.start(asked, digest(asked), found, rendered, ids_of([7]), 1.0, before_stop)
 
