@@ -26,7 +26,7 @@ demo: setup system ## a real agent fixes real bugs; graded, checked, audited
 test: setup system browser ## the whole test suite; counts go to build/test.json
 	@$(PYTEST) --counts=build/test.json $(PYTEST_ARGS)
 
-test-fast: setup ## what runs in under three minutes and installs nothing
+test-fast: setup ## what is quick and installs nothing
 	@$(PYTEST) -m "not slow and not agents" --counts=build/test-fast.json $(PYTEST_ARGS)
 
 lint: setup ## ruff and mypy --strict

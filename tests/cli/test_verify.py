@@ -13,6 +13,8 @@ from bridle.engines.tiny_model import make_model
 from bridle.rendering.tiny import make_tokenizer
 from bridle.tokens import Vocabulary
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def models(place: Any) -> Path:

@@ -14,6 +14,8 @@ from bridle.rendering.template import TemplateRenderer, load_renderer
 from bridle.testing.families import family_of, make_model, templates
 from bridle.testing.ground import Ground, shell
 
+pytestmark = pytest.mark.slow
+
 MakeGround = Callable[..., Any]
 MakeAgent = Callable[..., Any]
 TEMPLATES = Path(__file__).parent.parent / "rendering/templates"

@@ -17,6 +17,8 @@ from bridle.gateway.client import OpenedSession
 from bridle.sessions.records import Limits
 from bridle.testing.ground import shell
 
+pytestmark = pytest.mark.slow
+
 SCHEMA: Any = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 WORK = (shell("ls", "pwd", text="Looking.", thinking="Hm."), shell("cat a"), ScriptTurn(text="Done.", thinking="Seen."))
 SHORT = ScriptTurn(text="Short.")

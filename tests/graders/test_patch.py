@@ -17,6 +17,8 @@ from bridle.graders.workspace import prepare
 from bridle.sandboxes.base import Sandbox
 from bridle.tasks.base import PROTECTED
 
+pytestmark = pytest.mark.slow
+
 EDITS = {
     "nothing": ["true"],
     "ordinary edits": [

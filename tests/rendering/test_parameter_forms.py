@@ -24,6 +24,8 @@ from bridle.rendering import NAMES
 from bridle.rendering.template import TemplateRenderer
 from bridle.tokens import Ids, Vocabulary, concatenate, ids_of
 
+pytestmark = pytest.mark.slow
+
 FORMS = {
     "qwen_xml": [
         *("qwen3_coder", "qwen3_5_think", "qwen3_5_nothink", "qwen3_6", "qwen3_8", "nemotron_3_nano"),
