@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -14,20 +13,13 @@ import pytest
 from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 
-from bridle.doctor.faults import Fault, FaultProxy, faulty
-from bridle.engines.script import Expect, Script, ScriptTurn, Thread
+from bridle.doctor.faults import Fault, FaultProxy
+from bridle.engines.script import ScriptTurn
 from bridle.gateway.client import OpenedSession
-from bridle.rendering.template import TemplateRenderer, load_renderer
-from bridle.rendering.tiny import make_tokenizer
-from bridle.testing.ground import Ground, ground
+from bridle.testing.ground import Ground
 
 LONG = ScriptTurn(text="One word after the other, " * 14, delay_s=0.03)
 MESSAGES: Any = [{"role": "user", "content": "Go."}]
-
-
-@pytest.fixture(scope="session")
-def renderer(tmp_path_factory: pytest.TempPathFactory) -> TemplateRenderer:
-    return load_renderer(make_tokenizer(tmp_path_factory.mktemp("tiny")))
 
 
 class Place:
@@ -56,15 +48,11 @@ class Place:
 
 
 @pytest.fixture
-def place(renderer: TemplateRenderer, tmp_path: Path) -> Any:
+def place(proxied: Any) -> Any:
     @asynccontextmanager
     async def enter(fault: Fault | None, grace_s: float = 0.05) -> AsyncIterator[Place]:
-        script = Script((Thread((LONG,)),), Expect(reasons=("undelivered",)), resegment=0.4, seed=3)
-        async with (
-            ground(tmp_path / "run", renderer, script, abort_grace_s=grace_s) as g,
-            faulty(g.gateway.url, fault) as proxy,
-        ):
-            yield Place(g, await g.open(), proxy)
+        async with proxied(LONG, fault, grace_s) as (g, session, proxy):
+            yield Place(g, session, proxy)
 
     return enter
 
